@@ -1,0 +1,52 @@
+# Everything runs in .venv, which is made on first use and again when its inputs change.
+PYTHON ?= python3
+JOBS ?= 2
+# More options for pip, such as an index that has CPU builds of torch.
+PIP_FLAGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
+PYTEST := $(BIN)/python -m pytest -n $(JOBS)
+BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
+
+.PHONY: help install demo test lint check bench format clean
+.DEFAULT_GOAL := help
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+install: $(STAMP) ## make .venv with the tested versions
+
+# torch goes first and pinned: left to the resolver, it may bring gigabytes of CUDA packages.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## initialise a GCN with every method and compare (offline, under a minute)
+	$(BIN)/virgo demo
+
+test: $(STAMP) ## quick tests and doctests
+	$(PYTEST) -m "not slow"
+
+lint: $(STAMP) ## format, lint and strict types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+check: lint ## lint, then all tests, slow ones, doctests and docs examples included
+	$(PYTEST)
+
+bench: $(STAMP) ## every benchmark in turn
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python "$$script"; done
+
+format: $(STAMP) ## rewrite the code in the house format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove .venv, caches and build products
+	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests docs benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

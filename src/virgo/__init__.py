@@ -1,0 +1,32 @@
+"""Virgo: initialise graph neural networks so that signal and gradient survive the graph."""
+
+from . import data
+from .errors import DataError, GraphError, LayerError, OptionError, PlanError, VirgoError
+from .init import init_, plan
+from .layers import LayerView, Stage, Term, register_layer
+from .plans import Plan, Row
+from .propagation import Graph, Operator
+from .schemes import methods, register_method
+
+__version__ = "0.1.0"
+__all__ = [
+    "DataError",
+    "Graph",
+    "GraphError",
+    "LayerError",
+    "LayerView",
+    "Operator",
+    "OptionError",
+    "Plan",
+    "PlanError",
+    "Row",
+    "Stage",
+    "Term",
+    "VirgoError",
+    "data",
+    "init_",
+    "methods",
+    "plan",
+    "register_layer",
+    "register_method",
+]

@@ -1,0 +1,178 @@
+"""``plan()``: from a model and its graph to a table of variances. ``init_()``: and draw from it."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import inputs as reading
+from . import measured as measuring
+from . import schemes, theory
+from .errors import OptionError
+from .inputs import Forward
+from .plans import Plan, choose_seed
+from .sampling import DISTRIBUTIONS
+from .study import Study
+from .tracing import is_uninitialised, layers_of, materialise, unwrap, watch
+
+Activation = str | Callable[[Tensor], Tensor]
+_CHOICES = {
+    "variant": ("theorem", "released"),
+    "distribution": DISTRIBUTIONS,
+    "signal": ("mean", "rms"),
+    "estimate": ("analytic", "measured"),
+    "bias": ("zero", "keep"),
+}
+
+
+def init_(
+    model: nn.Module,
+    data: Any,
+    method: str = "virgo-backward",
+    **options: Any,
+) -> Plan:
+    """Initialise ``model`` in place for the graph in ``data``; returns the plan it applied.
+
+    The same as ``virgo.plan(model, data, method, **options).apply_(model)``; see :func:`plan` for
+    the options. If anything is wrong, one error says what, and the model is untouched.
+
+    >>> import torch, virgo
+    >>> from torch_geometric.nn import GCN
+    >>> data = virgo.data.citation_like(num_nodes=200, seed=0)
+    >>> model = GCN(data.num_features, 32, num_layers=3, out_channels=7)
+    >>> plan = virgo.init_(model, data, "virgo-forward", seed=0)
+    >>> abs(model.convs[1].lin.weight.var().item() / plan.variances["convs.1.lin.weight"] - 1) < 0.1
+    True
+    """
+    made = plan(model, data, method, **options)
+    bare = unwrap(model)
+    if is_uninitialised(bare):
+        materialise(bare, reading.read(data, max_graphs=1), options.get("forward"))
+    made.apply_(bare)
+    return made
+
+
+def plan(
+    model: nn.Module,
+    data: Any,
+    method: str = "virgo-backward",
+    *,
+    variant: str = "theorem",
+    distribution: str = "uniform",
+    signal: str = "mean",
+    estimate: str = "analytic",
+    num_classes: int | bool | None = None,
+    nonlinearity: Activation = "relu",
+    bias: str | None = None,
+    seed: int = 0,
+    generator: torch.Generator | None = None,
+    forward: Forward | None = None,
+    max_graphs: int | None = None,
+    loss: Callable[[Any, Any], Tensor] | None = None,
+    tolerance: float = 1.02,
+) -> Plan:
+    r"""The variance of every weight of ``model`` on the graph in ``data``. Nothing is touched.
+
+    Args:
+        model: any model with PyG message-passing layers in it.
+        data: a ``Data``, ``Batch`` or ``HeteroData``; a list or dataset of graphs (merged into
+            the paper's approximation graph); ``(x, edge_index[, edge_weight])``; a sparse adjacency.
+        method: one of :func:`virgo.methods`, in any spelling.
+        variant: ``"theorem"``, or ``"released"`` for what the authors' code computes.
+        distribution: ``"uniform"``, ``"normal"``, ``"truncated"``, ``"orthogonal"`` or
+            ``"mirrored"`` (see :mod:`virgo.sampling`).
+        signal: the features as one number per node, ``"mean"`` (the paper) or ``"rms"``.
+        estimate: ``"analytic"`` (the theorems) or ``"measured"`` (what the network really does;
+            for layers the theorems do not cover and for exact stability).
+        num_classes: of the softmax cross-entropy on the last layer's own output, for Theorem 4's
+            last-layer rule. Inferred where the last layer's output is the model's and ``data.y``
+            holds classes; ``False`` says there is no such softmax.
+        nonlinearity: the activation, by name or as a function; sets the gain.
+        bias: ``"zero"`` (default) or ``"keep"`` (default of the released variant).
+        seed: of the draw, and of everything random on the way to it.
+        generator: take the seed from this generator instead.
+        forward: ``lambda model, data: ...`` for models called in an unusual way.
+        max_graphs: sample this many graphs of a dataset, uniformly with the seed.
+        loss: ``lambda output, data: ...`` for a measured gradient; cross-entropy on
+            ``data.y[data.train_mask]`` where there are classes.
+        tolerance: how far from equal two layers may be, as a factor, before a measured estimate
+            stops refining.
+    """
+    chosen = schemes.find(method)
+    bias = bias if bias is not None else ("keep" if variant == "released" else "zero")
+    given = {"variant": variant, "distribution": distribution, "signal": signal,
+             "estimate": estimate, "bias": bias}  # fmt: skip
+    for name, value in given.items():
+        if value not in _CHOICES[name]:
+            raise OptionError(
+                f"{name}: expected one of {', '.join(_CHOICES[name])}, got {value!r}. Choose one."
+            )
+    activation, gain = _resolve_gain(nonlinearity)
+    seed = choose_seed(seed, generator)
+    read = reading.read(data, max_graphs=max_graphs, seed=seed)
+    model = unwrap(model)
+    layers_of(model)  # says so if there are none
+    if is_uninitialised(model):
+        model = copy.deepcopy(model)
+        materialise(model, read, forward)
+    trace = watch(model, read, forward)
+    strict = estimate == "analytic"
+    study = Study(model, read, trace, gain, signal, distribution, seed, strict)
+    study.check_features()
+    study.num_classes = study.infer_classes(num_classes)
+    base = Plan(
+        method=chosen.name,
+        rows=(),
+        variant=variant,
+        estimate=estimate,
+        distribution=distribution,
+        signal=signal,
+        nonlinearity=activation,
+        gain=gain,
+        bias=bias,
+        seed=seed,
+        num_classes=study.num_classes,
+        graph=study.graph_facts(),
+    )
+    if estimate == "measured":
+        made = measuring.measure(base, chosen, study, forward, loss, tolerance)
+    elif variant == "released" and chosen.directions:
+        made = replace(base, rows=tuple(study.released_rows(chosen)))
+    else:
+        made = replace(base, rows=tuple(study.rows(chosen)))
+    return study.complete(made)
+
+
+def _resolve_gain(nonlinearity: Activation) -> tuple[str, float]:
+    if callable(nonlinearity):
+        phi, name = nonlinearity, getattr(nonlinearity, "__name__", type(nonlinearity).__name__)
+    else:
+        name = str(nonlinearity).lower().replace("-", "_")
+        found = (
+            (lambda z: z)
+            if name in ("linear", "identity", "none")
+            else getattr(torch.nn.functional, name, None)
+        )
+        if not callable(found):
+            raise OptionError(
+                f"nonlinearity: expected a function or a name in torch.nn.functional such as "
+                f"relu, tanh, gelu, leaky_relu or linear, got {nonlinearity!r}. Choose one."
+            )
+        phi = found
+    try:
+        value = theory.gain(phi)
+    except Exception as error:
+        raise OptionError(
+            f"nonlinearity: expected a function of one tensor, got {nonlinearity!r} "
+            f"({error}). Pass lambda z: ..."
+        ) from error
+    if not math.isfinite(value) or value <= 0:
+        raise OptionError(f"nonlinearity: expected an activation that lets a signal through, "
+                          f"got {nonlinearity!r}. Choose another.")  # fmt: skip
+    return name, value

@@ -1,0 +1,474 @@
+r"""The estimate from real passes: Virgo's target met with what the network does.
+
+A bias-free ReLU network is positively homogeneous: scaling one layer's weights by ``c`` scales
+everything after it by ``c`` and nothing before it. So one forward pass with any weights tells the
+exact factor by which each layer must be scaled for the mean-over-nodes variance of its output to
+equal that of its input, and one backward pass tells the same for gradients. Where the network is
+not homogeneous (tanh, biases, norms, residuals, attention) the same step is repeated until
+it no longer pays, and the plan records what was reached.
+
+No knowledge of a layer is needed beyond its weights. ``h^l`` is what layer ``l + 1`` receives
+(after activation and norm), for the last layer what it returns; everything in eval mode.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from . import schemes, theory
+from .errors import GraphError, LayerError, OptionError
+from .inputs import Forward, Inputs, run
+from .plans import Plan, Row
+from .sampling import generator_for
+from .study import Study
+from .tracing import (
+    Trace,
+    arguments_of,
+    float_tensors,
+    hooked,
+    is_linear,
+    layers_of,
+    preserved,
+    received,
+)
+
+MAX_PASSES = 12
+Loss = Callable[[Any, Any], Tensor]
+
+
+def node_variance(tensors: list[Tensor]) -> float:
+    r"""The paper's variance of a layer: the mean over nodes of the variance over neurons.
+
+    Falls back on the second moment where the variance says nothing (one neuron, or the same
+    number in every neuron, as for constant features).
+
+    >>> node_variance([torch.tensor([[1.0, 3.0], [2.0, 2.0]])])
+    0.5
+    """
+    total, count = 0.0, 0
+    for use_moment in (False, True):
+        for tensor in tensors:
+            rows = tensor.detach().reshape(-1, tensor.size(-1)).double()
+            values = rows.square().mean(1) if use_moment else rows.var(1, unbiased=False)
+            total, count = total + float(values.sum()), count + rows.size(0)
+        if total != 0.0:
+            break
+        count = 0
+    return total / count if count else 0.0
+
+
+@dataclass
+class Pass:
+    """What one pass showed, call by call: variances received and returned, both directions."""
+
+    received: list[float] = field(default_factory=list)
+    used: list[float] = field(default_factory=list)  # received, after rescaling on the fly
+    returned: list[float] = field(default_factory=list)
+    grad_received: list[float] = field(default_factory=list)
+    grad_returned: list[float] = field(default_factory=list)
+
+
+def observe(
+    model: nn.Module,
+    inputs: Inputs,
+    forward: Forward | None = None,
+    loss: Loss | None = None,
+    *,
+    rescale: bool = False,
+) -> Pass:
+    """Run the model on its graph and record every layer's variances.
+
+    Args:
+        loss: also run backward from this loss and record the gradients' variances.
+        rescale: bring what each layer receives back to the variance the first one received, so
+            that weights far too large or small do not overflow on the way.
+    """
+    seen = Pass()
+    open_calls: list[int] = []
+
+    def enter(layer: nn.Module, args: Any, kwargs: Any) -> Any:
+        tensors = received(arguments_of(layer, args, kwargs))
+        index = len(seen.received)
+        open_calls.append(index)
+        variance = node_variance(tensors)
+        seen.received.append(variance)
+        seen.used.append(variance)
+        seen.returned.append(math.nan)
+        _catch_gradient(tensors, index, seen.grad_received, loss is not None)
+        seen.grad_returned.append(math.nan)
+        target = seen.used[0]
+        if rescale and index and args and isinstance(args[0], Tensor):
+            if 0 < variance < math.inf and target > 0:
+                seen.used[index] = target
+                return (args[0] * math.sqrt(target / variance), *args[1:]), kwargs
+        return None
+
+    def leave(layer: nn.Module, args: Any, output: Any) -> None:
+        index = open_calls.pop()
+        tensors = float_tensors(output)
+        seen.returned[index] = node_variance(tensors)
+        _catch_gradient(tensors, index, seen.grad_returned, loss is not None)
+
+    def hooks() -> Any:
+        for layer in layers_of(model).values():
+            yield layer.register_forward_pre_hook(enter, with_kwargs=True)
+            yield layer.register_forward_hook(leave)
+
+    context = torch.enable_grad() if loss is not None else torch.no_grad()
+    with context, hooked(hooks()):
+        output = run(model, inputs.data, forward)
+        if loss is not None:
+            # gradients go to the hooks, not to the parameters
+            value = loss(output, inputs.data)
+            leaves = [p for p in model.parameters() if p.requires_grad] + [
+                store["x"] for store in inputs.data.stores
+                if isinstance(store.get("x"), Tensor) and store["x"].requires_grad
+            ]
+            torch.autograd.grad(value, leaves, allow_unused=True)
+    return seen
+
+
+def _catch_gradient(tensors: list[Tensor], index: int, into: list[float], wanted: bool) -> None:
+    """Record the variance of the gradient that will arrive at these tensors."""
+    while len(into) <= index:
+        into.append(math.nan)
+    parts: list[Tensor] = []
+
+    def arrive(gradient: Tensor) -> None:
+        parts.append(gradient.detach())
+        if len(parts) == len(watched):
+            into[index] = node_variance(parts)
+            parts.clear()
+
+    watched = [t for t in tensors if wanted and t.requires_grad]
+    for tensor in watched:
+        tensor.register_hook(arrive)
+
+
+def default_loss(inputs: Inputs, seed: int) -> tuple[Loss, str]:
+    """Cross-entropy on the labelled training nodes; without classes, a random linear probe."""
+
+    def loss(output: Any, data: Any) -> Tensor:
+        tensors = float_tensors(output)
+        if not tensors:
+            raise LayerError("loss: expected a model that returns a tensor. Pass loss=.")
+        out, y = tensors[0], data.get("y") if not inputs.is_hetero else None
+        classes = (
+            isinstance(y, Tensor)
+            and not y.is_floating_point()
+            and out.dim() == 2
+            and y.numel() == out.size(0)
+            and int(y.max()) < out.size(1)
+            and int(y.min()) >= 0
+        )
+        if classes and isinstance(y, Tensor):
+            y = y.reshape(-1).long()
+            mask = data.get("train_mask")
+            if isinstance(mask, Tensor) and mask.shape == y.shape and bool(mask.any()):
+                return functional.cross_entropy(out[mask].float(), y[mask])
+            return functional.cross_entropy(out.float(), y)
+        generator = generator_for(seed, "probe")
+        total = out.new_zeros(())
+        for tensor in tensors:
+            probe = torch.randn(tensor.shape, generator=generator).to(tensor)
+            total = total + (tensor * probe).sum() / tensor.size(0)
+        return total
+
+    y = None if inputs.is_hetero else inputs.data.get("y")
+    has_classes = isinstance(y, Tensor) and not y.is_floating_point()
+    return loss, "cross-entropy" if has_classes else "a random linear probe of the output"
+
+
+@dataclass
+class _Unit:
+    """The weights of one layer, scaled together."""
+
+    path: str
+    rows: list[Row]
+    calls: list[int]
+    degree: float  # how many of its weights a signal meets in turn
+    scale: float = 1.0
+    settled: str = ""  # why it is no longer adjusted
+    history: list[tuple[float, float]] = field(default_factory=list)  # log scale, log ratio
+
+
+def measure(
+    base: Plan,
+    method: schemes.Method,
+    study: Study,
+    forward: Forward | None,
+    loss: Loss | None,
+    tolerance: float,
+) -> Plan:
+    """A plan whose variances come from passes through the model; the model is left as it was."""
+    if not method.directions:
+        with_target = [n for n in schemes.methods() if schemes.find(n).directions]
+        raise OptionError(
+            f"estimate='measured': expected a method with a target to meet "
+            f"({', '.join(with_target)}), got {method.name!r}. Use estimate='analytic'."
+        )
+    if base.variant == "released":
+        raise OptionError(
+            "estimate='measured': expected variant='theorem', got 'released'. The released code "
+            "has no measured estimate."
+        )
+    model = study.model
+    inputs = _with_gradients(study.inputs.prepared_for(model))
+    chosen_loss, loss_name = (loss, "given") if loss else default_loss(inputs, base.seed)
+    results: dict[str, list[_Unit]] = {}
+    passes = 0
+    with preserved(model, weights=True):
+        for direction in method.directions:
+            units = _units(study, base)
+            _draw(model, base, units)
+            taken = _settle(model, inputs, study.trace, units, forward, None, tolerance, passes=2)
+            if direction == "backward":
+                taken += _settle(
+                    model, inputs, study.trace, units, forward, chosen_loss, tolerance
+                )
+            elif not all(unit.settled == "met" for unit in units):
+                taken += _settle(model, inputs, study.trace, units, forward, None, tolerance)
+            results[direction] = units
+            passes += taken
+        rows = _join(results, base.gain)
+        _draw(model, base, [_Unit("", rows, [], 1.0)])
+        wants_gradient = "backward" in method.directions
+        final = observe(model, inputs, forward, chosen_loss if wants_gradient else None)
+        passes += 1
+    achieved = {"forward": _profile(final.received, final.returned, study.trace)}
+    if wants_gradient:
+        achieved["backward"] = _profile(final.grad_received, final.grad_returned, study.trace)
+    notes = [
+        f"{unit.path}: {unit.settled}"
+        for unit in next(iter(results.values()))
+        if unit.settled not in ("", "met")
+    ]
+    facts: dict[str, Any] = {"passes": passes, "tolerance": tolerance, "achieved": achieved}
+    if wants_gradient:
+        facts["loss"] = loss_name
+    return replace(base, rows=tuple(rows), measured=facts, notes=(*base.notes, *notes))
+
+
+def _with_gradients(inputs: Inputs) -> Inputs:
+    """Features that record a gradient, sharing memory with the originals."""
+    for store in inputs.data.stores:
+        x = store.get("x")
+        if isinstance(x, Tensor) and x.is_floating_point():
+            store["x"] = (x if x.layout == torch.strided else x.to_dense()).detach().requires_grad_()
+    return inputs
+
+
+def _units(study: Study, base: Plan) -> list[_Unit]:
+    """The layers that ran with the weights to scale in each, at Kaiming's variance to begin."""
+    units: dict[str, _Unit] = {}
+    taken: set[str] = set()
+    for index, call in enumerate(study.trace.calls):
+        if call.path in units:
+            units[call.path].calls.append(index)
+            continue
+        chain = study.stages[index]
+        if chain:
+            named = [study.full_name(call, t.weight) for stage in chain for t in stage if t.weight]
+            rows = [study.row(name, 1.0, 1.0) for name in dict.fromkeys(named)
+                    if name in study.uses and name not in taken]  # fmt: skip
+            degree = float(sum(any(t.weight for t in stage) for stage in chain))
+        else:
+            if base.distribution == "mirrored":
+                raise OptionError(
+                    f"{call.path}: distribution='mirrored' needs to know the layer, got "
+                    f"{type(call.layer).__name__}, which is not registered. Use another "
+                    f"distribution or virgo.register_layer."
+                )
+            rows = [row for row in _matrices(study, call.path, call.layer)
+                    if row.weight not in taken]  # fmt: skip
+            degree = 1.0
+        rows = [
+            replace(row, variance=theory.virgo_forward(row.fan_in, gain=base.gain))
+            for row in rows
+        ]
+        taken |= {row.weight for row in rows}
+        units[call.path] = _Unit(call.path, rows, [index], max(degree, 1.0))
+        if not rows:
+            units[call.path].settled = "no weights of its own to scale"
+    return list(units.values())
+
+
+def _matrices(study: Study, path: str, layer: nn.Module) -> list[Row]:
+    """Every trainable matrix of a layer nobody described.
+
+    A leading dimension of 1 marks a vector kept for broadcasting (attention), not a matrix.
+    """
+    rows = []
+    for name, parameter in layer.named_parameters():
+        full = study.names[id(parameter)]
+        owner = layer.get_submodule(name.rpartition(".")[0])
+        if parameter.dim() < 2 or parameter.size(0) == 1 or not parameter.requires_grad:
+            continue
+        if isinstance(owner, (nn.Embedding, nn.LayerNorm)):
+            continue
+        shape = tuple(parameter.shape)
+        in_first = not (is_linear(owner) or type(owner).__module__.startswith("torch.nn."))
+        fan_in, fan_out = (shape[-2], shape[-1]) if in_first else (shape[-1], shape[-2])
+        rows.append(
+            Row(path, full, shape, fan_in, fan_out, 1.0, 1.0, in_first=in_first)
+        )
+    return rows
+
+
+def _draw(model: nn.Module, base: Plan, units: list[_Unit]) -> None:
+    """Put the weights a plan with these rows would draw into the model."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    with torch.no_grad():
+        for unit in units:
+            for row in unit.rows:
+                parameter = parameters[row.weight]
+                parameter.copy_(base.draw(row, base.seed, parameter.dtype))
+            if base.bias == "zero":
+                for row in unit.rows:
+                    for owner in {row.weight.rpartition(".")[0], row.layer}:
+                        bias = parameters.get(f"{owner}.bias" if owner else "bias")
+                        if bias is not None and bias.requires_grad:
+                            bias.zero_()
+
+
+def _settle(
+    model: nn.Module,
+    inputs: Inputs,
+    trace: Trace,
+    units: list[_Unit],
+    forward: Forward | None,
+    loss: Loss | None,
+    tolerance: float,
+    passes: int = MAX_PASSES,
+) -> int:
+    """Scale until every layer meets its target, gives no response, or passes run out."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for unit in units:
+        unit.history.clear()
+        unit.settled = "" if unit.rows else unit.settled
+    for taken in range(1, passes + 1):
+        seen = observe(
+            model, inputs, forward, loss, rescale=loss is None and taken == 1
+        )
+        if loss is None:
+            ratios = _ratios(seen.received, seen.used, seen.returned, trace)
+        else:
+            after = [
+                _passed_on(i, seen.grad_received, seen.grad_returned, trace)
+                for i in range(len(trace.calls))
+            ]
+            pairs = zip(seen.grad_received, after, strict=True)
+            ratios = [_ratio(received, given) for received, given in pairs]
+        moved = False
+        for unit in units:
+            factor = _next_factor(unit, [ratios[i] for i in unit.calls], tolerance)
+            if factor != 1.0:
+                moved = True
+                unit.scale *= factor
+                with torch.no_grad():
+                    for row in unit.rows:
+                        parameters[row.weight].mul_(factor)
+        if not moved:
+            return taken
+    return passes
+
+
+def _passed_on(index: int, received: list[float], returned: list[float], trace: Trace) -> float:
+    """``h^{l+1}``: what the next layer received, or what the last one returned."""
+    children = trace.children(index)
+    if children and not trace.calls[index].to_output:
+        logs = [received[c] for c in children]
+        return math.exp(sum(math.log(v) if v > 0 else -math.inf for v in logs) / len(logs))
+    return received[children[0]] if children else returned[index]
+
+
+def _ratios(
+    received: list[float], used: list[float], returned: list[float], trace: Trace
+) -> list[float]:
+    return [
+        _ratio(_passed_on(i, received, returned, trace), used[i]) for i in range(len(trace.calls))
+    ]
+
+
+def _ratio(after: float, before: float) -> float:
+    return after / before if before > 0 and after > 0 else math.nan
+
+
+def _next_factor(unit: _Unit, ratios: list[float], tolerance: float) -> float:
+    """By how much to scale a layer's weights, given how its output compares with its input."""
+    if not unit.rows or unit.settled not in ("", "met"):
+        return 1.0
+    if not all(math.isfinite(r) for r in ratios):
+        unit.settled = "no variance reaches it, so its weights stay at Kaiming's"
+        return _revert(unit)
+    log_ratio = sum(map(math.log, ratios)) / len(ratios)
+    unit.history.append((math.log(unit.scale), log_ratio))
+    if abs(log_ratio) <= 0.25 * math.log(tolerance):
+        unit.settled = "met"
+        return 1.0
+    unit.settled = ""
+    response = 2.0 * unit.degree
+    if len(unit.history) > 1:
+        (scale_before, ratio_before), (scale, ratio) = unit.history[-2:]
+        if scale != scale_before:
+            slope = (ratio - ratio_before) / (scale - scale_before)
+            if abs(slope) < 0.05 and len(unit.history) > 2:
+                unit.settled = "its output does not respond to its scale (normalised), so its " \
+                    "weights stay at Kaiming's"
+                return _revert(unit)
+            # the secant, kept near what a homogeneous layer would do
+            response = min(max(slope, 0.25 * response), 2.0 * response)
+    step = -log_ratio / response
+    limit = math.log(1e6) if len(unit.history) == 1 else math.log(4.0)
+    return math.exp(min(max(step, -limit), limit))
+
+
+def _revert(unit: _Unit) -> float:
+    return 1.0 / unit.scale
+
+
+def _join(results: dict[str, list[_Unit]], gain: float) -> list[Row]:
+    """The rows of one direction, or the harmonic mean of both directions' variances."""
+    per_direction = [
+        {
+            row.weight: replace(row, variance=row.variance * unit.scale**2)
+            for unit in units
+            for row in unit.rows
+        }
+        for units in results.values()
+    ]
+    directions = list(results)
+    rows = []
+    for name, row in per_direction[0].items():
+        variance = row.variance
+        plain = gain / (row.fan_in if directions[0] == "forward" else row.fan_out)
+        if len(per_direction) == 2:
+            variance = theory.harmonic_mean(variance, per_direction[1][name].variance)
+            plain = theory.harmonic_mean(
+                gain / row.fan_in, gain / row.fan_out
+            )
+        if not (math.isfinite(variance) and variance > 0):
+            raise GraphError(
+                f"{name}: expected a finite positive variance, measured {variance}. Check the "
+                f"features and the loss, or use estimate='analytic'."
+            )
+        rows.append(replace(row, variance=variance, ratio=variance / plain))
+    return rows
+
+
+def _profile(received: list[float], returned: list[float], trace: Trace) -> dict[str, Any]:
+    """The variance of ``h^0 .. h^L`` and its range over layers."""
+    values = [*received, returned[-1]]
+    positive = [v for v in values if v > 0]
+    whole = len(positive) == len(values)
+    return {
+        "variances": values,
+        "range": max(positive) / min(positive) if whole else math.inf,
+    }

@@ -1,0 +1,216 @@
+"""Initialisation as data: a frozen table of variances that can be stored, compared and applied."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import nn
+
+from .errors import PlanError
+from .sampling import generator_for, standard
+from .tracing import is_uninitialised, unwrap
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One weight of a plan.
+
+    ``ratio`` is what the graph adds: the variance over that of the same method without a graph
+    (Kaiming's, for Virgo), so it is 1 for the classic methods.
+    """
+
+    layer: str
+    weight: str
+    shape: tuple[int, ...]
+    fan_in: int
+    fan_out: int
+    ratio: float
+    variance: float
+    uses: int = 1
+    in_first: bool = False
+    mirror_in: bool = False
+    mirror_out: bool = False
+
+    @property
+    def std(self) -> float:
+        return math.sqrt(self.variance)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to draw each weight from, how it was arrived at, and what is left alone and why."""
+
+    method: str
+    rows: tuple[Row, ...]
+    biases: tuple[str, ...] = ()  # set to zero
+    left_alone: tuple[tuple[str, str], ...] = ()  # parameter name, reason
+    variant: str = "theorem"
+    estimate: str = "analytic"
+    distribution: str = "uniform"
+    signal: str = "mean"
+    nonlinearity: str = "relu"
+    gain: float = 2.0
+    bias: str = "zero"
+    seed: int = 0
+    num_classes: int | None = None
+    graph: Mapping[str, Any] = field(default_factory=dict)
+    measured: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def variances(self) -> dict[str, float]:
+        """Parameter name -> variance."""
+        return {row.weight: row.variance for row in self.rows}
+
+    def to_json(self, indent: int | None = None) -> str:
+        """The whole plan as JSON; :meth:`from_json` reads it back exactly."""
+        from . import __version__
+
+        return json.dumps({"format": FORMAT, "virgo": __version__, **asdict(self)}, indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read a plan that :meth:`to_json` wrote."""
+        try:
+            raw = json.loads(text)
+            if raw["format"] != FORMAT:
+                raise PlanError(
+                    f"plan: expected format {FORMAT}, got {raw['format']}. "
+                    f"Read it with the version of virgo that wrote it ({raw.get('virgo')})."
+                )
+            known = {f.name for f in fields(cls)}
+            values = {key: value for key, value in raw.items() if key in known}
+            rows = tuple(Row(**{**row, "shape": tuple(row["shape"])}) for row in raw["rows"])
+            values |= {
+                "rows": rows,
+                "biases": tuple(raw["biases"]),
+                "left_alone": tuple((name, reason) for name, reason in raw["left_alone"]),
+                "notes": tuple(raw["notes"]),
+            }
+            return cls(**values)
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise PlanError(
+                f"plan: expected the JSON of a Plan, got {type(error).__name__}: {error}. "
+                f"Pass what plan.to_json() returned."
+            ) from error
+
+    def apply_(
+        self,
+        model: nn.Module,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> nn.Module:
+        """Draw every planned weight in place; the same bits for the same plan and seed.
+
+        Nothing is touched unless all of it fits.
+        """
+        model = unwrap(model)
+        if is_uninitialised(model):
+            raise PlanError(
+                f"{type(model).__name__}: expected initialised parameters, got lazy ones. "
+                f"Run the model once on a batch, or use virgo.init_(model, data)."
+            )
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        mismatches = self._mismatches(parameters)
+        if mismatches:
+            raise PlanError(
+                f"{type(model).__name__}: the plan does not fit: " + "; ".join(mismatches) + ". "
+                "Make a plan for this model with virgo.plan(model, data)."
+            )
+        seed = choose_seed(self.seed if seed is None else seed, generator)
+        with torch.no_grad():
+            for row in self.rows:
+                parameter = parameters[row.weight]
+                parameter.copy_(self.draw(row, seed, parameter.dtype))
+            for name in self.biases:
+                parameters[name].zero_()
+        return model
+
+    def draw(self, row: Row, seed: int, dtype: torch.dtype) -> torch.Tensor:
+        """The weight of one row, on the CPU, so that it is the same for every device."""
+        work = torch.float64 if dtype == torch.float64 else torch.float32
+        unit = standard(
+            row.shape,
+            self.distribution,
+            generator_for(seed, row.weight),
+            mirror_in=row.mirror_in,
+            mirror_out=row.mirror_out,
+            in_first=row.in_first,
+            dtype=work,
+        )
+        return unit.mul_(row.std).to(dtype)
+
+    def _mismatches(self, parameters: Mapping[str, nn.Parameter]) -> list[str]:
+        found = []
+        for row in self.rows:
+            parameter = parameters.get(row.weight)
+            if parameter is None:
+                found.append(f"{row.weight} is missing")
+            elif tuple(parameter.shape) != row.shape:
+                found.append(
+                    f"{row.weight} is {list(parameter.shape)}, planned for {list(row.shape)}"
+                )
+            elif not parameter.requires_grad:
+                found.append(f"{row.weight} is frozen")
+        found += [f"{name} is missing" for name in self.biases if name not in parameters]
+        return found
+
+    def __str__(self) -> str:
+        title = f"{self.method} ({self.variant}, {self.estimate}, {self.distribution})"
+        size = ", ".join(f"{value:,} {key}" for key, value in self.graph.items()
+                         if key in ("nodes", "edges"))
+        header = ("layer", "weight", "fan in", "fan out", "graph ratio", "variance", "std")
+        body = [
+            (
+                row.layer or "(model)",
+                row.weight.removeprefix(f"{row.layer}.") + (f" x{row.uses}" if row.uses > 1 else ""),
+                str(row.fan_in),
+                str(row.fan_out),
+                f"{row.ratio:.4g}",
+                f"{row.variance:.4g}",
+                f"{row.std:.4g}",
+            )
+            for row in self.rows
+        ]
+        lines = [f"{title} on {size}" if size else title, *text_table(header, body, left=2)]
+        if self.measured is not None:
+            for direction, facts in self.measured["achieved"].items():
+                lines.append(
+                    f"measured {direction}: max/min over layers x{facts['range']:.3g} "
+                    f"after {self.measured['passes']} passes"
+                )
+        if self.left_alone:
+            lines.append("left alone:")
+            lines += [f"  {name}: {reason}" for name, reason in self.left_alone]
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+def text_table(
+    header: tuple[str, ...], body: list[tuple[str, ...]], left: int = 1
+) -> list[str]:
+    """Aligned columns: the first ``left`` to the left, the rest to the right."""
+    widths = [max(len(line[i]) for line in [header, *body]) for i in range(len(header))]
+
+    def render(line: tuple[str, ...]) -> str:
+        cells = [
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        return "  ".join(cells).rstrip()
+
+    return [render(header), "  ".join("-" * width for width in widths), *map(render, body)]
+
+
+def choose_seed(seed: int, generator: torch.Generator | None) -> int:
+    """The seed of a draw: ``seed``, or one number taken from the caller's generator."""
+    if generator is None:
+        return seed
+    return int(torch.randint(2**62, (1,), generator=generator, device=generator.device))

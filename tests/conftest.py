@@ -1,0 +1,45 @@
+"""What the tests share: one thread a process, a cache of their own, and real data where it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from virgo.data import load_citation
+
+# Tests run one process a core; more threads than that only get in each other's way.
+torch.set_num_threads(1)
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """No test reads or fills the user's cache; processes that a test starts inherit this."""
+    cache = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VIRGO_CACHE", str(cache))
+        yield cache
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """A folder with real datasets; tests that ask for it are skipped where there is none."""
+    chosen = os.environ.get("VIRGO_DATA")
+    root = Path(chosen) if chosen else CHECKOUT.parent / "shared" / "data"
+    if not root.is_dir():
+        pytest.skip(f"no real data: {root} does not exist, set VIRGO_DATA to a data root")
+    return root
+
+
+@pytest.fixture(scope="session")
+def cora(data_root: Path, own_cache: Path) -> Data:
+    """The real Cora, public split."""
+    if not (data_root / "Cora" / "raw").is_dir():
+        pytest.skip(f"no real data: {data_root} has no Cora/raw")
+    return load_citation("cora", data_root)
