@@ -131,13 +131,24 @@ def test_generated_split_is_planetoids(generated: Data) -> None:
     assert generated.y[generated.train_mask].bincount().tolist() == [20] * 7
 
 
+@pytest.mark.parametrize("num_nodes", [20, 200, 1639])
+def test_split_of_a_small_graph_keeps_its_proportions(num_nodes: int) -> None:
+    data = citation_like(num_nodes=num_nodes)
+    masks = torch.stack([data.train_mask, data.val_mask, data.test_mask])
+    share = num_nodes / 1640
+    assert masks.sum(0).max() == 1  # disjoint
+    assert data.y[data.train_mask].bincount().tolist() == [max(int(20 * share), 1)] * 7
+    assert int(data.val_mask.sum()) == int(500 * share)
+    assert 0 < int(data.test_mask.sum()) <= int(1000 * share)
+
+
 @pytest.mark.parametrize(
     ("option", "match"),
     [
         ({"num_classes": 1}, "num_classes must be at least 2, got 1"),
-        ({"num_test": 1000}, "num_nodes must be at least 1190, the nodes of the split, got 400"),
+        ({"num_nodes": 14}, "num_nodes must be above twice num_classes, got 14"),
         ({"average_degree": 1.0}, "average_degree must be in .2, N/4., got 1.0"),
-        ({"average_degree": 99.0, "homophily": 1.0, "num_classes": 16}, "average_degree is too"),
+        ({"average_degree": 99.0, "homophily": 1.0}, "average_degree is too high for communities"),
         ({"homophily": 1.5}, "homophily must be a share in .0, 1., got 1.5"),
         ({"words_per_node": 101}, "words_per_node must be between 1 and half of num_features"),
         ({"num_features": 3, "words_per_node": 1}, "num_features must be at least num_classes"),
@@ -282,6 +293,7 @@ def test_changed_files_are_not_answered_from_an_older_copy(tmp_path: Path, cache
     assert len(list((cache / "processed").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_both_load(tmp_path: Path, cache: Path) -> None:
     write_raw(tmp_path / "root")
     code = (
@@ -349,7 +361,7 @@ def test_cache_that_cannot_be_written_is_named(
     write_raw(tmp_path)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("VIRGO_CACHE", str(tmp_path / "file"))
-    with pytest.raises(DataError, match="expected a writable cache, got .* Set VIRGO_CACHE"):
+    with pytest.raises(DataError, match=r"expected a writable cache, got .* Set VIRGO_CACHE"):
         load_citation("cora", tmp_path)
 
 

@@ -1,6 +1,7 @@
 """Virgo: initialise graph neural networks so that signal and gradient survive the graph."""
 
 from . import data
+from .diagnostics import Measurement, measure
 from .errors import DataError, GraphError, LayerError, OptionError, PlanError, VirgoError
 from .init import init_, plan
 from .layers import LayerView, Stage, Term, register_layer
@@ -15,6 +16,7 @@ __all__ = [
     "GraphError",
     "LayerError",
     "LayerView",
+    "Measurement",
     "Operator",
     "OptionError",
     "Plan",
@@ -25,6 +27,7 @@ __all__ = [
     "VirgoError",
     "data",
     "init_",
+    "measure",
     "methods",
     "plan",
     "register_layer",

@@ -115,6 +115,31 @@ class Inputs:
                 small[key] = value
         return Inputs(Data(num_nodes=nodes.numel(), **small))
 
+    def neighbourhood(self, nodes: int, seed: int = 0) -> Inputs:
+        """A connected sample: grow from random nodes, hop by hop, until there are enough."""
+        if self.is_hetero:
+            raise GraphError("nodes: expected one kind of node, got a HeteroData. Sample it first.")
+        rng = np.random.default_rng(seed)
+        graph = self.graph()
+        rows = graph.by_target
+        kept = np.zeros(self.num_nodes, dtype=bool)
+        frontier = rng.choice(self.num_nodes, size=min(self.num_nodes, 1 + nodes // 64), replace=False)
+        count = 0
+        while count < nodes:
+            frontier = frontier[: nodes - count]
+            kept[frontier] = True
+            count += frontier.size
+            spans = [rows.columns[rows.pointer[i] : rows.pointer[i + 1]] for i in frontier]
+            reached = np.unique(np.concatenate(spans)) if spans else frontier[:0]
+            frontier = rng.permutation(reached[~kept[reached]])
+            if not frontier.size:
+                left = np.flatnonzero(~kept)
+                if not left.size:
+                    break
+                frontier = rng.choice(left, size=1)
+        chosen = torch.from_numpy(np.flatnonzero(kept))
+        return Inputs(self.data.subgraph(chosen), self.sampled, self.notes)
+
     def prepared_for(self, model: nn.Module) -> Inputs:
         """The same data on the model's device, its floating tensors in the model's precision.
 

@@ -14,176 +14,21 @@ No knowledge of a layer is needed beyond its weights. ``h^l`` is what layer ``l 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 from . import schemes, theory
-from .errors import GraphError, LayerError, OptionError
-from .inputs import Forward, Inputs, run
+from .errors import GraphError, OptionError
+from .inputs import Forward, Inputs
+from .observing import Loss, default_loss, observe, with_gradients
 from .plans import Plan, Row
-from .sampling import generator_for
 from .study import Study
-from .tracing import (
-    Trace,
-    arguments_of,
-    float_tensors,
-    hooked,
-    is_linear,
-    layers_of,
-    preserved,
-    received,
-)
+from .tracing import Trace, is_linear, preserved
 
 MAX_PASSES = 12
-Loss = Callable[[Any, Any], Tensor]
-
-
-def node_variance(tensors: list[Tensor]) -> float:
-    r"""The paper's variance of a layer: the mean over nodes of the variance over neurons.
-
-    Falls back on the second moment where the variance says nothing (one neuron, or the same
-    number in every neuron, as for constant features).
-
-    >>> node_variance([torch.tensor([[1.0, 3.0], [2.0, 2.0]])])
-    0.5
-    """
-    total, count = 0.0, 0
-    for use_moment in (False, True):
-        for tensor in tensors:
-            rows = tensor.detach().reshape(-1, tensor.size(-1)).double()
-            values = rows.square().mean(1) if use_moment else rows.var(1, unbiased=False)
-            total, count = total + float(values.sum()), count + rows.size(0)
-        if total != 0.0:
-            break
-        count = 0
-    return total / count if count else 0.0
-
-
-@dataclass
-class Pass:
-    """What one pass showed, call by call: variances received and returned, both directions."""
-
-    received: list[float] = field(default_factory=list)
-    used: list[float] = field(default_factory=list)  # received, after rescaling on the fly
-    returned: list[float] = field(default_factory=list)
-    grad_received: list[float] = field(default_factory=list)
-    grad_returned: list[float] = field(default_factory=list)
-
-
-def observe(
-    model: nn.Module,
-    inputs: Inputs,
-    forward: Forward | None = None,
-    loss: Loss | None = None,
-    *,
-    rescale: bool = False,
-) -> Pass:
-    """Run the model on its graph and record every layer's variances.
-
-    Args:
-        loss: also run backward from this loss and record the gradients' variances.
-        rescale: bring what each layer receives back to the variance the first one received, so
-            that weights far too large or small do not overflow on the way.
-    """
-    seen = Pass()
-    open_calls: list[int] = []
-
-    def enter(layer: nn.Module, args: Any, kwargs: Any) -> Any:
-        tensors = received(arguments_of(layer, args, kwargs))
-        index = len(seen.received)
-        open_calls.append(index)
-        variance = node_variance(tensors)
-        seen.received.append(variance)
-        seen.used.append(variance)
-        seen.returned.append(math.nan)
-        _catch_gradient(tensors, index, seen.grad_received, loss is not None)
-        seen.grad_returned.append(math.nan)
-        target = seen.used[0]
-        if rescale and index and args and isinstance(args[0], Tensor):
-            if 0 < variance < math.inf and target > 0:
-                seen.used[index] = target
-                return (args[0] * math.sqrt(target / variance), *args[1:]), kwargs
-        return None
-
-    def leave(layer: nn.Module, args: Any, output: Any) -> None:
-        index = open_calls.pop()
-        tensors = float_tensors(output)
-        seen.returned[index] = node_variance(tensors)
-        _catch_gradient(tensors, index, seen.grad_returned, loss is not None)
-
-    def hooks() -> Any:
-        for layer in layers_of(model).values():
-            yield layer.register_forward_pre_hook(enter, with_kwargs=True)
-            yield layer.register_forward_hook(leave)
-
-    context = torch.enable_grad() if loss is not None else torch.no_grad()
-    with context, hooked(hooks()):
-        output = run(model, inputs.data, forward)
-        if loss is not None:
-            # gradients go to the hooks, not to the parameters
-            value = loss(output, inputs.data)
-            leaves = [p for p in model.parameters() if p.requires_grad] + [
-                store["x"] for store in inputs.data.stores
-                if isinstance(store.get("x"), Tensor) and store["x"].requires_grad
-            ]
-            torch.autograd.grad(value, leaves, allow_unused=True)
-    return seen
-
-
-def _catch_gradient(tensors: list[Tensor], index: int, into: list[float], wanted: bool) -> None:
-    """Record the variance of the gradient that will arrive at these tensors."""
-    while len(into) <= index:
-        into.append(math.nan)
-    parts: list[Tensor] = []
-
-    def arrive(gradient: Tensor) -> None:
-        parts.append(gradient.detach())
-        if len(parts) == len(watched):
-            into[index] = node_variance(parts)
-            parts.clear()
-
-    watched = [t for t in tensors if wanted and t.requires_grad]
-    for tensor in watched:
-        tensor.register_hook(arrive)
-
-
-def default_loss(inputs: Inputs, seed: int) -> tuple[Loss, str]:
-    """Cross-entropy on the labelled training nodes; without classes, a random linear probe."""
-
-    def loss(output: Any, data: Any) -> Tensor:
-        tensors = float_tensors(output)
-        if not tensors:
-            raise LayerError("loss: expected a model that returns a tensor. Pass loss=.")
-        out, y = tensors[0], data.get("y") if not inputs.is_hetero else None
-        classes = (
-            isinstance(y, Tensor)
-            and not y.is_floating_point()
-            and out.dim() == 2
-            and y.numel() == out.size(0)
-            and int(y.max()) < out.size(1)
-            and int(y.min()) >= 0
-        )
-        if classes and isinstance(y, Tensor):
-            y = y.reshape(-1).long()
-            mask = data.get("train_mask")
-            if isinstance(mask, Tensor) and mask.shape == y.shape and bool(mask.any()):
-                return functional.cross_entropy(out[mask].float(), y[mask])
-            return functional.cross_entropy(out.float(), y)
-        generator = generator_for(seed, "probe")
-        total = out.new_zeros(())
-        for tensor in tensors:
-            probe = torch.randn(tensor.shape, generator=generator).to(tensor)
-            total = total + (tensor * probe).sum() / tensor.size(0)
-        return total
-
-    y = None if inputs.is_hetero else inputs.data.get("y")
-    has_classes = isinstance(y, Tensor) and not y.is_floating_point()
-    return loss, "cross-entropy" if has_classes else "a random linear probe of the output"
 
 
 @dataclass
@@ -220,7 +65,7 @@ def measure(
             "has no measured estimate."
         )
     model = study.model
-    inputs = _with_gradients(study.inputs.prepared_for(model))
+    inputs = with_gradients(study.inputs.prepared_for(model))
     chosen_loss, loss_name = (loss, "given") if loss else default_loss(inputs, base.seed)
     results: dict[str, list[_Unit]] = {}
     passes = 0
@@ -254,15 +99,6 @@ def measure(
     if wants_gradient:
         facts["loss"] = loss_name
     return replace(base, rows=tuple(rows), measured=facts, notes=(*base.notes, *notes))
-
-
-def _with_gradients(inputs: Inputs) -> Inputs:
-    """Features that record a gradient, sharing memory with the originals."""
-    for store in inputs.data.stores:
-        x = store.get("x")
-        if isinstance(x, Tensor) and x.is_floating_point():
-            store["x"] = (x if x.layout == torch.strided else x.to_dense()).detach().requires_grad_()
-    return inputs
 
 
 def _units(study: Study, base: Plan) -> list[_Unit]:

@@ -58,7 +58,8 @@ def citation_like(
         words_per_node: Mean number of distinct words of a node, at most half the vocabulary
             (near that bound, somewhat fewer are met).
         homophily: Share of edges within a class.
-        train_per_class: Training nodes of every class.
+        train_per_class: Training nodes of every class. Where ``num_nodes`` does not suffice for
+            the split, its three parts shrink in proportion.
         num_val: Validation nodes.
         num_test: Test nodes.
         seed: Seed of every draw.
@@ -75,16 +76,9 @@ def citation_like(
         (140, 500, 1000)
     """
     num_edges = round(num_nodes * average_degree / 2)
-    num_split = num_classes * train_per_class + num_val + num_test
     _require(num_classes >= 2, "num_classes", "at least 2", num_classes)
     _require(num_features >= num_classes, "num_features", "at least num_classes", num_features)
     _require(num_nodes > 2 * num_classes, "num_nodes", "above twice num_classes", num_nodes)
-    _require(
-        num_split <= num_nodes,
-        "num_nodes",
-        f"at least {num_split}, the nodes of the split",
-        num_nodes,
-    )
     _require(2 <= average_degree <= num_nodes / 4, "average_degree", "in [2, N/4]", average_degree)
     _require(0 <= homophily <= 1, "homophily", "a share in [0, 1]", homophily)
     _require(
@@ -93,6 +87,11 @@ def citation_like(
         "between 1 and half of num_features",
         words_per_node,
     )
+
+    # A small graph gets a split in the same proportions, and still a training node of every class.
+    share = min(1.0, num_nodes / max(num_classes * train_per_class + num_val + num_test, 1))
+    train_per_class = max(int(share * train_per_class), 1)
+    num_val, num_test = int(share * num_val), int(share * num_test)
 
     # One stream per part: asking for more features must not change the graph.
     streams = np.random.SeedSequence(seed).spawn(4)
@@ -139,7 +138,7 @@ class _ByClass:
         mark = start + rng.random(label.size) * (stop - start)
         at = np.searchsorted(self.cumulative, mark, "right")
         # Rounding may step over the end of a class by one: bring it back inside.
-        return self.order[np.clip(at - 1, low, high - 1)]
+        return np.asarray(self.order[np.clip(at - 1, low, high - 1)])
 
 
 def _edges(

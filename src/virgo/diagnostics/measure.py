@@ -1,0 +1,377 @@
+r"""``measure()``: what passes through each layer of a model, forward and backward.
+
+The paper's definitions: the *forward variance* of layer :math:`l` is the mean over nodes of the
+variance over neurons of :math:`h_i^l`; the *backward variance* the same of
+:math:`\partial \mathrm{Loss} / \partial h_i^l`. :math:`h^l` is what layer :math:`l+1` receives, for
+the last layer what it returns; :math:`h^0` is what the first layer receives.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import inputs as reading
+from ..errors import GraphError, LayerError, OptionError
+from ..inputs import Forward, Inputs
+from ..observing import Loss, Pass, default_loss, node_variance, observe, with_gradients
+from ..plans import Plan, text_table
+from ..tracing import Call, is_uninitialised, preserved, unwrap, watch
+
+_EDGES_AT_A_TIME = 1 << 18
+
+
+@dataclass(frozen=True)
+class Layer:
+    """``h^l``: where it was taken, and what it looks like. Index 0 is the input.
+
+    ``dirichlet_normalized`` is :math:`\\mathrm{tr}(H^\\top (I - \\hat A) H)` with
+    :math:`\\hat A = \\tilde D^{-1/2}(A+I)\\tilde D^{-1/2}`; ``dirichlet_plain`` is
+    :math:`\\mathrm{tr}(H^\\top (D - A) H)`; both divided by :math:`\\|H\\|_F^2`, so that they tell
+    how alike neighbours are and not how large the numbers are. ``mean_average_distance`` is the
+    mean of one minus the cosine over all pairs of nodes.
+    """
+
+    index: int
+    name: str
+    width: int
+    forward: float
+    backward: float
+    mean: float
+    second_moment: float
+    dead: float  # share of units that are zero at every node
+    dirichlet_normalized: float
+    dirichlet_plain: float
+    mean_average_distance: float
+    ratio_to_next: float = math.nan  # forward variance of the next layer over this one
+    forward_sd: float = 0.0  # over draws
+    backward_sd: float = 0.0
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The layers of a model as one pass, or the mean of several draws, showed them."""
+
+    layers: tuple[Layer, ...]
+    weight_gradients: dict[str, float]
+    loss: float
+    draws: int = 1
+    notes: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def forward(self) -> list[float]:
+        """Forward variance of h^0 .. h^L."""
+        return [layer.forward for layer in self.layers]
+
+    @property
+    def backward(self) -> list[float]:
+        """Backward variance of h^0 .. h^L."""
+        return [layer.backward for layer in self.layers]
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Everything as JSON (infinite and undefined values as strings)."""
+        return json.dumps(plain_numbers(asdict(self)), indent=indent)
+
+    def __str__(self) -> str:
+        header = ("layer", "name", "width", "forward", "to next", "backward", "mean", "dead",
+                  "Dirichlet (norm.)", "Dirichlet (plain)", "MAD")  # fmt: skip
+        body = [
+            (
+                str(layer.index),
+                layer.name,
+                str(layer.width),
+                show(layer.forward, layer.forward_sd),
+                show(layer.ratio_to_next),
+                show(layer.backward, layer.backward_sd),
+                show(layer.mean),
+                f"{layer.dead:.0%}",
+                show(layer.dirichlet_normalized),
+                show(layer.dirichlet_plain),
+                show(layer.mean_average_distance),
+            )
+            for layer in self.layers
+        ]
+        return "\n".join([*text_table(header, body, left=2), *(f"note: {n}" for n in self.notes)])
+
+
+def show(value: float, spread: float = 0.0) -> str:
+    """A number in three digits, with its spread over draws if there is one."""
+    if math.isnan(value):
+        return "-"
+    return f"{value:.3g} ± {spread:.1g}" if spread > 0 else f"{value:.3g}"
+
+
+def plain_numbers(value: Any) -> Any:
+    """JSON has no infinity: say it in words instead of writing what others cannot read."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("infinity" if value > 0 else "-infinity")
+    if isinstance(value, dict):
+        return {key: plain_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_numbers(inner) for inner in value]
+    return value
+
+
+def measure(
+    model: nn.Module,
+    data: Any,
+    *,
+    loss: Loss | None = None,
+    backward: bool = True,
+    plan: Plan | None = None,
+    seeds: int = 1,
+    nodes: int | None = None,
+    forward: Forward | None = None,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Measurement:
+    """What passes through each layer of ``model`` on ``data``, in eval mode, as it is.
+
+    Nothing of the model changes, also when the pass raises: weights, buffers, mode, random
+    state, hooks and gradients are as before. It takes the memory of one training step.
+
+    Args:
+        loss: ``lambda output, data: ...``; cross-entropy on ``data.y[data.train_mask]`` by default.
+        backward: whether to run backward at all.
+        plan: measure the weights this plan draws instead of the model's own.
+        seeds: with a plan, the number of draws; the result is their mean and spread.
+        nodes: measure on a connected sample of about this many nodes, for graphs too large.
+        forward: ``lambda model, data: ...`` for models called in an unusual way.
+        progress: called with (draws done, draws in all).
+
+    >>> import virgo
+    >>> from torch_geometric.nn import GCN
+    >>> data = virgo.data.citation_like(num_nodes=200, seed=0)
+    >>> trace = virgo.measure(GCN(data.num_features, 16, num_layers=3, out_channels=7), data)
+    >>> len(trace.forward), len(trace.backward)
+    (4, 4)
+    """
+    if seeds < 1:
+        raise OptionError(f"seeds: expected at least 1, got {seeds}.")
+    if seeds > 1 and plan is None:
+        raise OptionError(
+            f"seeds: expected 1 without a plan, got {seeds}. The model's own weights are one "
+            f"draw; pass plan=virgo.plan(model, data, ...) to draw {seeds} times."
+        )
+    bare = unwrap(model)
+    if is_uninitialised(bare):
+        raise LayerError(
+            f"{type(bare).__name__}: expected initialised parameters, got lazy ones. "
+            f"Run it once on a batch, or virgo.init_(model, data), before measuring."
+        )
+    read = reading.read(data)
+    notes: list[str] = []
+    if nodes is not None and nodes < read.num_nodes:
+        whole = read.num_nodes
+        read = read.neighbourhood(nodes, seed)
+        notes.append(
+            f"measured on a sample of {read.num_nodes:,} of {whole:,} nodes and the edges among "
+            f"them; nodes at its border have lost neighbours"
+        )
+    calls = watch(bare, read, forward).calls
+    _check_memory(read, calls)
+    prepared = with_gradients(read.prepared_for(bare))
+    chosen = (loss or _classification_loss(prepared)) if backward else None
+    drawn: list[_Probe] = []
+    with preserved(bare, weights=plan is not None):
+        for draw in range(seeds):
+            if plan is not None:
+                plan.apply_(bare, seed=plan.seed + draw)
+            probe = _Probe(prepared, calls)
+            probe.seen = observe(
+                bare, prepared, forward, chosen, statistic=node_variance, probe=probe
+            )
+            drawn.append(probe)
+            if progress is not None:
+                progress(draw + 1, seeds)
+    if backward:
+        _check_gradients(drawn[0].seen, calls)
+    layers = [_average([probe.layer(i) for probe in drawn]) for i in range(len(calls) + 1)]
+    layers = [
+        _with_ratio(layer, layers[i + 1] if i + 1 < len(layers) else None)
+        for i, layer in enumerate(layers)
+    ]
+    notes += _remarks(layers)
+    return Measurement(
+        tuple(layers),
+        drawn[0].seen.grad_weights,
+        drawn[0].seen.loss,
+        seeds,
+        tuple(notes),
+        {"nodes": read.num_nodes, "edges": int(prepared.data.num_edges)},
+    )
+
+
+class _Probe:
+    """Takes each layer's numbers as its tensors pass, so that none of them is kept."""
+
+    def __init__(self, inputs: Inputs, calls: list[Call]) -> None:
+        self.inputs, self.calls = inputs, calls
+        self.last = len(calls) - 1
+        self.found: dict[int, dict[str, Any]] = {}
+        self.seen = Pass()
+
+    def __call__(self, index: int, kind: str, tensors: list[Tensor]) -> None:
+        if kind == "received":
+            self.found[index] = self._look(tensors)
+        elif kind == "returned" and index == self.last:
+            self.found[index + 1] = self._look(tensors)
+
+    def _look(self, tensors: list[Tensor]) -> dict[str, Any]:
+        if len(tensors) != 1 or tensors[0].dim() != 2:
+            flat = torch.cat([t.detach().reshape(-1).double() for t in tensors])
+            return {"width": tensors[0].size(-1), "mean": float(flat.mean()),
+                    "second_moment": float(flat.square().mean()), "dead": 0.0,
+                    "dirichlet_normalized": math.nan, "dirichlet_plain": math.nan,
+                    "mean_average_distance": math.nan}  # fmt: skip
+        h = tensors[0].detach()
+        energy = float(h.double().square().sum())
+        normalized, plain = _dirichlet(h, self.inputs)
+        return {
+            "width": h.size(1),
+            "mean": float(h.double().mean()),
+            "second_moment": energy / h.numel(),
+            "dead": float((h == 0).all(0).double().mean()),
+            "dirichlet_normalized": normalized / energy if energy > 0 else math.nan,
+            "dirichlet_plain": plain / energy if energy > 0 else math.nan,
+            "mean_average_distance": _mean_average_distance(h),
+        }
+
+    def layer(self, index: int) -> Layer:
+        is_output = index > self.last
+        seen = self.seen
+        name = "output" if is_output else "input" if index == 0 else f"into {self.calls[index].path}"
+        return Layer(
+            index=index,
+            name=name,
+            forward=seen.returned[-1] if is_output else seen.received[index],
+            backward=seen.grad_returned[-1] if is_output else seen.grad_received[index],
+            **self.found[index],
+        )
+
+
+def _dirichlet(h: Tensor, inputs: Inputs) -> tuple[float, float]:
+    """Both Dirichlet energies, edge by edge in bounded memory."""
+    if inputs.is_hetero or h.size(0) != inputs.num_nodes:
+        return math.nan, math.nan
+    edges = inputs.edges()[0]
+    degree = torch.bincount(edges[1], minlength=h.size(0)).add(1).to(h.dtype)
+    scale = degree.rsqrt()[:, None]
+    normalized = plain = 0.0
+    for part in edges.split(_EDGES_AT_A_TIME, dim=1):
+        a, b = h[part[0]], h[part[1]]
+        plain += float((a - b).double().square().sum())
+        normalized += float((a * scale[part[0]] - b * scale[part[1]]).double().square().sum())
+    # both ends of an undirected edge are stored, hence the half
+    return normalized / 2, plain / 2
+
+
+def _mean_average_distance(h: Tensor) -> float:
+    r"""Mean of ``1 - cos`` over all pairs, through :math:`\|\sum_i u_i\|^2`: linear in nodes."""
+    norms = h.norm(dim=1)
+    alive = norms > 0
+    count = int(alive.sum())
+    if count < 2:
+        return 0.0
+    total = (h[alive] / norms[alive, None]).double().sum(0)
+    return (count**2 - float(total @ total)) / (count * (count - 1))
+
+
+def _classification_loss(inputs: Inputs) -> Loss:
+    """The default loss, or an error that says what is missing."""
+    y = None if inputs.is_hetero else inputs.data.get("y")
+    if not isinstance(y, Tensor) or y.is_floating_point():
+        raise GraphError(
+            "data.y: expected class labels for the default cross-entropy, got "
+            f"{'none' if y is None else 'floating numbers'}. Pass loss=lambda output, data: ..., "
+            "or backward=False."
+        )
+    usual, _ = default_loss(inputs, seed=0)
+
+    def loss(output: Any, data: Any) -> Tensor:
+        if not isinstance(output, Tensor):
+            raise LayerError(
+                f"model: expected a tensor of logits, got a {type(output).__name__}. "
+                f"Pass loss=lambda output, data: ... that picks the logits, or "
+                f"forward=lambda model, data: model(...)[0]."
+            )
+        if output.dim() != 2 or output.size(0) != y.numel() or int(y.max()) >= output.size(1):
+            raise LayerError(
+                f"model: expected logits for {y.numel()} labels in {int(y.max()) + 1} classes, got "
+                f"an output of {list(output.shape)}. Pass loss=lambda output, data: ..."
+            )
+        return usual(output, data)
+
+    return loss
+
+
+def _check_gradients(seen: Pass, calls: list[Call]) -> None:
+    deaf = [call.path for call, g in zip(calls, seen.grad_returned, strict=True) if g != g]
+    narrow = [call.path for call, v in zip(calls, seen.returned, strict=True) if v != v]
+    deaf = [path for path in deaf if path not in narrow]
+    if deaf:
+        raise LayerError(
+            f"loss: expected a loss that depends on every layer, got none from "
+            f"{', '.join(dict.fromkeys(deaf))}. Pass another loss=, or backward=False."
+        )
+
+
+def _check_memory(inputs: Inputs, calls: list[Call]) -> None:
+    """Refuse what cannot fit, before the machine does so less kindly."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            available = next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
+    except (OSError, StopIteration):
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    widths = [call.width or 0 for call in calls]
+    edges = int(inputs.data.num_edges)
+    # activations and their gradients of every layer, messages of the widest
+    needed = 4 * (2 * inputs.num_nodes * sum(widths) + edges * max(widths[1:], default=0))
+    if needed > available:
+        raise GraphError(
+            f"data: expected a pass to fit in {available / 1e9:.0f} GB, got about "
+            f"{needed / 1e9:.0f} GB for {inputs.num_nodes:,} nodes. Measure a sample: nodes=100_000."
+        )
+
+
+def _average(draws: list[Layer]) -> Layer:
+    if len(draws) == 1:
+        return draws[0]
+    values: dict[str, Any] = {}
+    for name, first in asdict(draws[0]).items():
+        column = [getattr(layer, name) for layer in draws]
+        values[name] = statistics.fmean(column) if isinstance(first, float) else first
+    for name in ("forward", "backward"):
+        column = [getattr(layer, name) for layer in draws]
+        finite = all(map(math.isfinite, column))
+        values[f"{name}_sd"] = statistics.stdev(column) if finite else math.nan
+    return Layer(**values)
+
+
+def _with_ratio(layer: Layer, following: Layer | None) -> Layer:
+    ratio = following.forward / layer.forward if following and layer.forward > 0 else math.nan
+    return Layer(**{**asdict(layer), "ratio_to_next": ratio})
+
+
+def _remarks(layers: list[Layer]) -> list[str]:
+    narrow = [str(layer.index) for layer in layers if layer.width < 2]
+    infinite = [str(layer.index) for layer in layers if not _finite(layer) and layer.width > 1]
+    notes = []
+    if narrow:
+        notes.append(f"layer {', '.join(narrow)} has one neuron: its variance is undefined")
+    if infinite:
+        notes.append(f"infinite or undefined values in layer {', '.join(infinite)}: it overflows")
+    return notes
+
+
+def _finite(layer: Layer) -> bool:
+    return math.isfinite(layer.forward) and not math.isinf(layer.backward)
