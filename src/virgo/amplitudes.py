@@ -33,9 +33,13 @@ CANCELLED = 1e-2
 
 @dataclass(frozen=True)
 class Hops:
-    """Graph ratios by (call, stage), and the log of the squared norm that reaches each call."""
+    """Graph ratios by (call, stage), and the log of the squared norm that reaches each call.
+
+    ``terms`` splits the inverse of a ratio into what each term of the stage contributes.
+    """
 
     ratios: dict[tuple[int, int], float]
+    terms: dict[tuple[int, int], tuple[float, ...]]
     last_squared_norm: float  # of the first hop taken from `start`, for the softmax rule
     log_norms: list[float]
 
@@ -65,6 +69,7 @@ def hops(
     reached: dict[int, Vector] = {}
     log_norms = [0.0] * len(calls)
     ratios: dict[tuple[int, int], float] = {}
+    terms: dict[tuple[int, int], tuple[float, ...]] = {}
     last_squared_norm = math.nan
     for i in order:
         incoming = [reached[j] for j in sources[i]] + ([first] if starts[i] else [])
@@ -78,7 +83,8 @@ def hops(
                 term.operator(a) if direction == "forward" else term.operator.T(a)
                 for term in stage
             ]
-            after = sum(squared_norm(part) for part in parts)
+            norms = [squared_norm(part) for part in parts]
+            after = sum(norms)
             if not (math.isfinite(after) and after > 0 and before > 0):
                 raise GraphError(
                     f"{calls[i].path or 'layer'}: expected a signal to arrive, got a sum of "
@@ -86,6 +92,7 @@ def hops(
                     f"use estimate='measured'."
                 )
             ratios[i, s] = before / after
+            terms[i, s] = tuple(norm / before for norm in norms)
             log_norm += math.log(after / before)
             if math.isnan(last_squared_norm):
                 last_squared_norm = after / squared_norm(first)
@@ -97,7 +104,7 @@ def hops(
             waiting[j] -= 1
             if not waiting[j]:
                 del reached[j]  # one vector a hop is all that is ever held
-    return Hops(ratios, last_squared_norm, log_norms)
+    return Hops(ratios, terms, last_squared_norm, log_norms)
 
 
 def _join(parts: list[Vector], rng: np.random.Generator) -> Vector:

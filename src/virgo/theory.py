@@ -143,6 +143,7 @@ def backward_variance(
     num_nodes: int,
     num_classes: int,
     gain: float = RELU_GAIN,
+    num_labelled: int | None = None,
 ) -> list[float]:
     r"""Theorem 2, averaged over nodes: the backward variance before each layer, input first.
 
@@ -154,12 +155,17 @@ def backward_variance(
     which Theorem 4 follows; the statement of Theorem 2 in its main text has the product start
     one layer late. ``squared_norms[k]`` belongs to :math:`h^k`, so the last one is ``N``.
 
+    The paper's loss averages over all nodes. Over ``num_labelled`` of them, the indicator of
+    these takes the place of :math:`\mathbf 1` in the norms, and their number that of ``N`` in
+    Lemma 1.
+
     >>> backward_variance([4, 3], [0.5, 0.5], [2.0, 2.0, 2.0], num_nodes=2, num_classes=3)
     ... # doctest: +ELLIPSIS
     [0.0833..., 0.0833..., 0.0833...]
     """
-    logits = 1.0 / (num_nodes**2 * num_classes)
-    scale = (num_classes - 1) / num_classes / num_nodes**3
+    labelled = num_nodes if num_labelled is None else num_labelled
+    logits = 1.0 / (num_nodes * labelled * num_classes)
+    scale = (num_classes - 1) / num_classes / (labelled**2 * num_nodes)
     out = [logits]
     last = len(variances) - 1
     for layer in range(last, -1, -1):

@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import inputs as reading
-from ..errors import GraphError, LayerError, OptionError
-from ..inputs import Forward, Inputs
-from ..observing import Loss, Pass, default_loss, node_variance, observe, with_gradients
-from ..plans import Plan, text_table
-from ..tracing import Call, is_uninitialised, preserved, unwrap, watch
+from virgo import inputs as reading
+from virgo.errors import GraphError, LayerError, OptionError
+from virgo.inputs import Forward, Inputs
+from virgo.observing import Loss, Pass, default_loss, node_variance, observe, with_gradients
+from virgo.plans import Plan, text_table
+from virgo.tracing import Call, is_uninitialised, preserved, unwrap, watch
 
 _EDGES_AT_A_TIME = 1 << 18
 

@@ -1,0 +1,120 @@
+"""Where a :class:`virgo.Monitor` reports to: TensorBoard, and Lightning and its loggers.
+
+Neither package is imported before it is used, so ``import virgo`` needs none of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
+
+from virgo.errors import OptionError
+
+if TYPE_CHECKING:
+    from virgo.diagnostics.monitor import Monitor
+    from virgo.diagnostics.recorder import Record
+
+
+class Writer(Protocol):
+    """``torch.utils.tensorboard.SummaryWriter``, or what has the same ``add_scalar``."""
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: int, /) -> Any: ...
+
+
+def check_writer(writer: Writer) -> Writer:
+    if not callable(getattr(writer, "add_scalar", None)):
+        raise OptionError(
+            f"writer: expected a SummaryWriter, got {type(writer).__name__}, which has no "
+            f"add_scalar. Pass torch.utils.tensorboard.SummaryWriter(folder)."
+        )
+    return writer
+
+
+def write_scalars(record: Record, writer: Writer) -> None:
+    """``virgo/forward/<layer>``, ``virgo/backward/<layer>``, ``virgo/gradient_norm/<weight>``."""
+    for tag, value in record.scalars().items():
+        writer.add_scalar(tag, value, record.step)
+
+
+class LightningMonitor:
+    """A Lightning callback that runs a :class:`virgo.Monitor` over the whole of ``fit()``.
+
+    Steps are the trainer's optimiser steps, so gradient accumulation needs no care. The records
+    are in ``callback.monitor`` during and after training (a new monitor each ``fit()``), and go to
+    the trainer's loggers as they are made unless ``log=False``.
+
+    Works with ``lightning`` and with ``pytorch_lightning``: an instance is a ``Callback`` of the
+    one that has been imported, of ``lightning`` if both have or neither. ::
+
+        callback = virgo.LightningMonitor(every=20)
+        lightning.pytorch.Trainer(callbacks=[callback]).fit(module, loader)
+        callback.monitor.plot().savefig("variance.pdf")
+    """
+
+    monitor: Monitor | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> LightningMonitor:
+        base = _callback()
+        bound = cls if issubclass(cls, base) else type(cls.__name__, (cls, base), {})
+        return object.__new__(bound)
+
+    def __init__(self, every: int = 20, *, log: bool = True) -> None:
+        if every < 1:
+            raise OptionError(f"every: expected at least 1, got {every}.")
+        self.every, self.log = every, log
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # its class was made at run time, so it is pickled as the call that makes it again
+        return functools.partial(type(self).__mro__[1], self.every, log=self.log), ()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        from virgo.diagnostics.monitor import Monitor
+
+        self.monitor = Monitor(pl_module, self.every)
+        self.monitor.start(trainer.global_step)
+        self._at = trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self.monitor is None or trainer.global_step == self._at:
+            return  # gradients still accumulate
+        self._at = trainer.global_step
+        before = len(self.monitor.records)
+        self.monitor.step()
+        for record in self.monitor.records[before:] if self.log else ():
+            for logger in trainer.loggers:
+                logger.log_metrics(record.scalars(), step=record.step)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._stop()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._stop()
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self.monitor is not None:
+            self.monitor.stop()
+
+
+def _callback() -> type[Any]:
+    """The ``Callback`` of the Lightning that is in use; there are two, under two names."""
+    names = ("lightning.pytorch", "pytorch_lightning")
+    for name in sorted(names, key=lambda name: name not in sys.modules):
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name not in (name, name.partition(".")[0]):
+                raise
+            continue
+        callback: type[Any] = module.Callback
+        return callback
+    raise ImportError(
+        "LightningMonitor: expected the package lightning or pytorch_lightning, got neither. "
+        "pip install 'virgo-gnn[lightning]'."
+    )

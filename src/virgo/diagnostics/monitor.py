@@ -1,0 +1,212 @@
+r"""``Monitor``: the variance of every layer while a model trains, from its own training steps.
+
+The same definitions as :mod:`virgo.diagnostics.measure` (:math:`h^l` is what layer :math:`l+1`
+receives, the last one what the last layer returns), with two differences that come from looking at
+a real training step: dropout is on, and :math:`h^0` has a gradient only if the features do.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from virgo.diagnostics.integrations import Writer, check_writer, write_scalars
+from virgo.diagnostics.measure import plain_numbers
+from virgo.diagnostics.recorder import Record, Recorder
+from virgo.errors import LayerError, OptionError
+from virgo.tracing import is_uninitialised, layers_of, unwrap
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMAT = 1
+_TITLES = {"forward": "Signal (forward)", "backward": "Gradient (backward)"}
+
+
+class Monitor:
+    """Record forward and backward variance of every layer, every so many training steps.
+
+    Reads the step's own forward and backward pass: nothing is run again and nothing of the
+    training changes, to the last bit. Hooks exist only during a recorded step, and are gone after
+    the ``with`` block, also when it raises.
+
+    - Call ``step()`` once an optimiser step. Steps 0, ``every``, 2 ``every``, ... are recorded.
+    - Passes in eval mode or without gradients are ignored. A step without a training pass is
+      counted and not recorded; the next one that has a pass is recorded in its place.
+    - With gradient accumulation the variances are of the step's first forward and backward pass
+      and the gradient norms of what has been accumulated.
+    - Every call of a layer before ``backward()`` is its own row, also when a module is reused.
+
+    Models that ``torch.compile`` compiled run no hooks and are refused.
+
+    Args:
+        every: steps from one record to the next.
+        writer: a ``torch.utils.tensorboard.SummaryWriter`` (or whatever has its ``add_scalar``)
+            that gets every record as it is made.
+
+    >>> import torch, virgo
+    >>> from torch.nn.functional import cross_entropy
+    >>> from torch_geometric.nn import GCN
+    >>> data = virgo.data.citation_like(num_nodes=200, seed=0)
+    >>> model = GCN(data.num_features, 16, num_layers=3, out_channels=7)
+    >>> optimiser = torch.optim.Adam(model.parameters())
+    >>> with Monitor(model, every=2) as monitor:
+    ...     for _ in range(5):
+    ...         optimiser.zero_grad()
+    ...         cross_entropy(model(data.x, data.edge_index), data.y).backward()
+    ...         optimiser.step()
+    ...         monitor.step()
+    >>> [record.step for record in monitor.records], len(monitor.records[0].forward)
+    ([0, 2, 4], 4)
+    """
+
+    def __init__(self, model: nn.Module, every: int = 20, *, writer: Writer | None = None) -> None:
+        if every < 1:
+            raise OptionError(f"every: expected at least 1, got {every}.")
+        self.every = every
+        self.records: list[Record] = []
+        self.steps = 0  # that have ended
+        self.running = False
+        self._writer = check_writer(writer) if writer is not None else None
+        self._model = _watchable(model)
+        layers_of(self._model)  # says so now if there is nothing to watch
+        self._recorder: Recorder | None = None
+
+    def __enter__(self) -> Monitor:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        name = type(self._model).__name__
+        return f"Monitor({name}, every={self.every}, records={len(self.records)})"
+
+    def start(self, step: int | None = None) -> None:
+        """What ``with`` does on entry; ``step`` is the number of the first step, on resuming."""
+        self.stop()
+        if step is not None:
+            self.steps = step
+        self.running = True
+        self._arm()
+
+    def stop(self) -> None:
+        """Remove every hook. A step that has not ended is not recorded."""
+        self.running = False
+        self._disarm()
+
+    def step(self) -> None:
+        """End a training step: call it after ``loss.backward()``, once an optimiser step."""
+        if not self.running:
+            raise OptionError(
+                "monitor.step: expected a running monitor, got one that is not. "
+                "Call it inside `with virgo.Monitor(model) as monitor:`."
+            )
+        record = self._recorder.record(self.steps) if self._recorder is not None else None
+        if record is not None:
+            self._disarm()
+            self.records.append(record)
+            if self._writer is not None:
+                write_scalars(record, self._writer)
+        self.steps += 1
+        self._arm()
+
+    def to_json(self, indent: int | None = None) -> str:
+        """All records as JSON (infinite values as strings, undefined ones as null)."""
+        from virgo import __version__
+
+        head = {"format": FORMAT, "virgo": __version__, "model": type(self._model).__name__}
+        records = [asdict(record) for record in self.records]
+        return json.dumps(plain_numbers({**head, "every": self.every, "records": records}),
+                          indent=indent)  # fmt: skip
+
+    def to_tensorboard(self, writer: Writer) -> None:
+        """Write all records so far; ``Monitor(writer=)`` writes each as it is made instead."""
+        check_writer(writer)
+        for record in self.records:
+            write_scalars(record, writer)
+
+    def plot(self) -> Figure:
+        """Variance over layers, forward and backward, one line a record, coloured by its step."""
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError(
+                "monitor.plot: expected matplotlib, got none. pip install 'virgo-gnn[plot]'."
+            ) from error
+        if not self.records:
+            raise OptionError(
+                f"monitor.plot: expected at least one record, got none in {self.steps} steps. "
+                f"Train in the `with` block, in train mode, uncompiled, and call monitor.step()."
+            )
+        figure = Figure(figsize=(6.8, 2.8), layout="constrained")
+        panels = figure.subplots(1, 2, sharex=True)
+        for axes, direction in zip(panels, _TITLES, strict=True):
+            colours = _draw(axes, self.records, direction)
+        figure.colorbar(colours, ax=panels, label="step", pad=0.02)
+        return figure
+
+    def _arm(self) -> None:
+        """Place the hooks if the step that begins is to be recorded, or an earlier one is due."""
+        if self._recorder is None and self.steps % self.every == 0:
+            self._recorder = Recorder(self._model)
+
+    def _disarm(self) -> None:
+        if self._recorder is not None:
+            self._recorder.remove()
+            self._recorder = None
+
+
+def _watchable(model: nn.Module) -> nn.Module:
+    for module in model.modules():
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None):
+            raise LayerError(
+                f"{type(unwrap(model)).__name__}: expected a model that is not compiled, got "
+                f"torch.compile's, which runs no hooks. Monitor a run without torch.compile, or "
+                f"call virgo.measure(model, data) between epochs."
+            )
+    bare = unwrap(model)
+    if is_uninitialised(bare):
+        raise LayerError(
+            f"{type(bare).__name__}: expected initialised parameters, got lazy ones. "
+            f"Run it once on a batch, or virgo.init_(model, data), before monitoring."
+        )
+    return bare
+
+
+def _draw(axes: Axes, records: list[Record], direction: str) -> Any:
+    """One line a record. Light is early, so that the picture reads in grey too."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.ticker import MaxNLocator
+
+    last = records[-1].step
+    scale = Normalize(records[0].step, max(last, records[0].step + 1))
+    colours = ScalarMappable(scale, cmap="cividis_r")
+    lost = drawn = 0
+    for record in records:
+        values = record.forward if direction == "forward" else record.backward
+        heights = [v if math.isfinite(v) and v > 0 else math.nan for v in values]
+        lost += sum(map(math.isinf, values))
+        drawn += sum(map(math.isfinite, heights))
+        axes.plot(heights, color=colours.cmap(scale(record.step)), linewidth=1.2,
+                  marker="o", markersize=2.5)  # fmt: skip
+    if drawn:
+        axes.set_yscale("log")
+    note = f"{lost} infinite" if lost else "" if drawn else "nothing recorded"
+    axes.text(0.98, 0.02, note, transform=axes.transAxes, ha="right", fontsize=8)
+    axes.set_xlabel("layer")
+    axes.set_ylabel("variance")
+    axes.set_title(_TITLES[direction], fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.tick_params(labelsize=8)
+    axes.grid(visible=True, which="major", alpha=0.25, linewidth=0.5)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return colours

@@ -1,0 +1,205 @@
+"""One HTML file that opens offline: verdict, interactive charts, tables, configuration.
+
+``page.html`` beside this module holds the markup, the style and the script that draws the charts.
+Here a document becomes the text that goes into it. Nothing a user wrote reaches the page raw:
+text is escaped as HTML, and what the charts need goes in as JSON that no parser can take for
+markup; the script puts it on the screen by ``textContent`` only.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from ..errors import OptionError
+
+# What a verdict is called, and the stroke of its icon in a box of 24: never colour alone.
+VERDICTS = {
+    "good": ("Good", "M6.5 12.5l3.8 3.8 7.2-8"),
+    "watch": ("Watch", "M12 6.5v7M12 17.4v.1"),
+    "bad": ("Bad", "M8 8l8 8M16 8l-8 8"),
+    "none": ("No verdict", "M7.5 12h9"),
+}
+MISSING = "–"
+# "0.12 ± 0.03", "< 1e-4", "12 %", "–": written as text, yet set as numbers.
+NUMERIC = re.compile(r"[\s\d.,eE+\-−±×%<>=≈~()\[\]/∞–]*")
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """The document as one self-contained HTML page.
+
+    Args:
+        document: ``title``, ``subtitle``, ``verdict`` (``level``, ``headline``, ``details``),
+            ``charts``, ``tables``, ``config``, ``versions`` and ``notes``; what is absent is
+            left out. Numbers may be ``None``, NaN or infinite: a chart has a gap there or a
+            mark at its edge, a table shows "–" or "∞".
+
+    >>> text = page({"title": "a < b", "verdict": {"level": "good", "headline": "Stable."}})
+    >>> "<h1>a &lt; b</h1>" in text
+    True
+    """
+    verdict = document.get("verdict") or {"level": "none"}
+    level = verdict.get("level", "none")
+    if level not in VERDICTS:
+        raise OptionError(
+            f"page: verdict level one of {', '.join(VERDICTS)} expected, got {level!r}. "
+            "Use 'none' where nothing was judged."
+        )
+    word, icon = VERDICTS[level]
+    parts = {
+        "title": _text(document.get("title", "")),
+        "subtitle": _paragraphs([document.get("subtitle", "")], "subtitle"),
+        "level": level,
+        "word": word,
+        "icon": icon,
+        "headline": _text(verdict.get("headline", "")),
+        "details": _list(verdict.get("details", ())),
+        "charts": _embedded([_chart(chart) for chart in document.get("charts", ())]),
+        "tables": "\n".join(_table(table) for table in document.get("tables", ())),
+        "notes": _section("Notes", _list(document.get("notes", ()))),
+        "config": _pairs("Configuration", document.get("config", {})),
+        "versions": _pairs("Versions", document.get("versions", {})),
+    }
+    template = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+    # One pass, so that a user's "{{charts}}" stays what it is.
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
+
+
+def save_page(document: Mapping[str, Any], path: str | os.PathLike[str]) -> Path:
+    """Write :func:`page` to ``path``: aside first and then renamed, so never half a page."""
+    final = Path(path)
+    aside = final.with_name(f".{final.name}.{os.getpid()}.part")
+    text = page(document)
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(final)
+    finally:
+        aside.unlink(missing_ok=True)
+    return final
+
+
+def _text(value: object) -> str:
+    # A path may hold bytes that are no text (lone surrogates), which no file can be written with.
+    return html.escape(str(value).encode("utf-8", "replace").decode("utf-8"))
+
+
+def _embedded(value: object) -> str:
+    """JSON that is safe inside ``<script>``: ASCII only (so U+2028 and U+2029 too), no markup.
+
+    >>> _embedded("</script>&")
+    '"\\\\u003c/script\\\\u003e\\\\u0026"'
+    """
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _chart(chart: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "title": str(chart.get("title", "")),
+        "x": str(chart.get("x_label", "")),
+        "y": str(chart.get("y_label", "")),
+        "log": bool(chart.get("log", False)),
+        "series": [
+            {
+                "name": str(series["name"]),
+                "values": [_number(value) for value in series["values"]],
+                "spread": [_number(value) for value in series.get("spread") or ()],
+                "dashed": bool(series.get("dashed", False)),
+            }
+            for series in chart.get("series", ())
+        ],
+    }
+
+
+def _number(value: Any) -> float | str | None:
+    """What JSON can hold: JavaScript's ``Number`` reads "Infinity" back, ``null`` is a gap."""
+    if value is None or math.isnan(value):
+        return None
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return float(value)
+
+
+def _cell(value: object) -> str:
+    """A table's cell as text, numbers to four digits.
+
+    >>> [_cell(x) for x in (12, 0.5, 1 / 3e5, float("inf"), float("nan"), None, "cora")]
+    ['12', '0.5000', '3.333e-06', '∞', '–', '–', 'cora']
+    """
+    if value is None:
+        return MISSING
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return str(value)
+    if isinstance(value, Integral):
+        return str(int(value))
+    number = float(value)
+    if math.isnan(number):
+        return MISSING
+    if math.isinf(number):
+        return "∞" if number > 0 else "−∞"
+    return f"{number:#.4g}".rstrip(".") if number else "0"
+
+
+def _table(table: Mapping[str, Any]) -> str:
+    header = [str(name) for name in table["header"]]
+    rows = [[_cell(value) for value in row] for row in table["rows"]]
+    # A column of numbers is set flush right, its header with it.
+    kinds = [
+        ' class="number"' if rows and all(map(NUMERIC.fullmatch, column)) else ""
+        for column in zip(*rows, strict=True)
+    ] or [""] * len(header)
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "".join(
+            f"<{tag}{kind}>{_text(cell)}</{tag}>" for cell, kind in zip(cells, kinds, strict=True)
+        )
+
+    title = _text(table.get("title", ""))
+    body = "\n".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    return (
+        f"<section><h2>{title}</h2>\n{_paragraphs([table.get('note', '')], 'note')}"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{title}"><table>\n'
+        f"<thead><tr>{line(header, 'th')}</tr></thead>\n<tbody>{body}</tbody>\n"
+        "</table></div></section>"
+    )
+
+
+def _paragraphs(texts: Iterable[object], kind: str) -> str:
+    return "".join(f'<p class="{kind}">{_text(text)}</p>\n' for text in texts if text)
+
+
+def _list(items: Iterable[object]) -> str:
+    lines = "".join(f"<li>{_text(item)}</li>" for item in items)
+    return f"<ul>{lines}</ul>" if lines else ""
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{title}</h2>{body}</section>" if body else ""
+
+
+def _pairs(title: str, values: Mapping[str, object]) -> str:
+    """Names and values, folded away; what is not text is written as JSON."""
+    lines = "".join(
+        f"<dt>{_text(name)}</dt><dd>{_text(_plain(value))}</dd>" for name, value in values.items()
+    )
+    return f"<details><summary>{title}</summary><dl>{lines}</dl></details>" if lines else ""
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, indent=1 if _is_deep(value) else None, default=str)
+
+
+def _is_deep(value: object) -> bool:
+    """Whether one line would hide its structure."""
+    inner = value.values() if isinstance(value, Mapping) else value
+    return isinstance(inner, Iterable) and any(isinstance(v, (Mapping, list, tuple)) for v in inner)

@@ -1,0 +1,89 @@
+"""Pictures for a paper at one column width: labelled, log scale, readable in grey.
+
+Colours are Okabe and Ito's, which colour-blind readers tell apart; every curve also has its own
+marker and line style, so that the picture survives a black-and-white printer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+COLUMN_WIDTH = 3.4  # inches, one column of a two-column paper
+COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#0072B2", "#D55E00", "#999933")
+MARKERS = "osD^vPX*"
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (4, 2, 1, 2)))
+TITLES = {"forward": "Signal (forward)", "backward": "Gradient (backward)"}
+
+
+def style(index: int) -> dict[str, Any]:
+    """Colour, marker and dashes of the ``index``-th curve."""
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "linestyle": DASHES[index % len(DASHES)],
+        "markersize": 3.5,
+        "linewidth": 1.3,
+        "markeredgewidth": 0,
+    }
+
+
+def draw_variances(
+    axes: Axes,
+    curves: Mapping[str, Sequence[float]],
+    direction: str,
+    spreads: Mapping[str, Sequence[float]] | None = None,
+) -> None:
+    """Variance over layers, one curve each, with a band of one standard deviation."""
+    for index, (name, values) in enumerate(curves.items()):
+        layers = [i for i, v in enumerate(values) if math.isfinite(v) and v > 0]
+        heights = [values[i] for i in layers]
+        every = max(1, len(layers) // 8)
+        axes.plot(layers, heights, label=name, markevery=every, **style(index))
+        if spreads and name in spreads:
+            low = [max(values[i] - spreads[name][i], values[i] / 10) for i in layers]
+            high = [values[i] + spreads[name][i] for i in layers]
+            axes.fill_between(layers, low, high, color=style(index)["color"], alpha=0.15, lw=0)
+    axes.set_yscale("log")
+    axes.set_xlabel("layer")
+    axes.set_title(TITLES.get(direction, direction), fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.grid(visible=True, which="major", alpha=0.25, linewidth=0.5)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def variance_over_depth(
+    curves: Mapping[str, Mapping[str, Sequence[float]]],
+    spreads: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
+    title: str | None = None,
+) -> Figure:
+    """Forward and backward variance side by side, a curve a method: the paper's Figure 1.
+
+    Args:
+        curves: method -> direction -> variance of h^0 .. h^L.
+        spreads: the same shape, one standard deviation over draws.
+    """
+    directions = [d for d in TITLES if all(d in curve for curve in curves.values())]
+    figure = Figure(figsize=(COLUMN_WIDTH * len(directions), 2.6), layout="constrained")
+    panels = figure.subplots(1, len(directions), squeeze=False)[0]
+    for axes, direction in zip(panels, directions, strict=True):
+        draw_variances(
+            axes,
+            {name: curve[direction] for name, curve in curves.items()},
+            direction,
+            {n: s[direction] for n, s in spreads.items()} if spreads else None,
+        )
+    panels[0].set_ylabel("variance", fontsize=9)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=min(5, len(labels)), fontsize=8,
+        frameon=False,
+    )  # fmt: skip
+    if title:
+        figure.suptitle(title, fontsize=9)
+    return figure
