@@ -53,14 +53,16 @@ def same(left: Tensor | None, right: Tensor | None) -> bool:
     """Bit for bit, with NaN equal to itself."""
     if left is None or right is None:
         return left is right
-    return left.dtype == right.dtype and torch.equal(left.isnan(), right.isnan()) and torch.equal(
-        left.nan_to_num(), right.nan_to_num()
+    return (
+        left.dtype == right.dtype
+        and torch.equal(left.isnan(), right.isnan())
+        and torch.equal(left.nan_to_num(), right.nan_to_num())
     )
 
 
 @contextmanager
 def untouched(model: nn.Module, *, weights: bool = True) -> Iterator[None]:
-    """Fails unless the block leaves the model as it was, up to its weights where they may change."""
+    """Fails unless the block leaves the model as it was, or all of it but its weights."""
     before = tensors(model), module_state(model), gradients(model), random_state()
     try:
         yield

@@ -7,6 +7,7 @@ over a few dozen nodes cannot lose more than a thousand roundings, 1e-13.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import warnings
@@ -33,8 +34,8 @@ from torch_geometric.nn import (
     GraphSAGE,
     LEConv,
     SAGEConv,
-    SGConv,
     Sequential,
+    SGConv,
     global_mean_pool,
 )
 
@@ -285,7 +286,7 @@ def make_le(i: int, o: int) -> Made:
 def make_gin(i: int, o: int, *, inner: tuple[int, ...] = (4,), eps: float = 0.25) -> Made:
     # an eps that float32 holds exactly: that is the one the layer computes with
     widths = (i, *(i + extra for extra in inner), o)
-    pairs = list(zip(widths, widths[1:], strict=False))
+    pairs = list(itertools.pairwise(widths))
     blocks = [block for a, b in pairs for block in (nn.Linear(a, b), nn.ReLU())][:-1]
 
     def stages(p: str, d: Data) -> Stages:
@@ -542,9 +543,7 @@ def test_residual_branches_are_weighed_equally() -> None:
     makers = [make_gcn(5, 8), make_gcn(8, 8), make_sage(8, 8), make_gcn(8, 4)]
     layers = [stages(f"convs.{k}", data) for k, (_, stages) in enumerate(makers)]
     parents = [[], [0], [0, 1], [0, 1, 2]]
-    assert_plans(
-        Residual(), data, layers, mean_features(data), num_classes=None, parents=parents
-    )
+    assert_plans(Residual(), data, layers, mean_features(data), num_classes=None, parents=parents)
 
 
 class NGNN(nn.Module):
@@ -601,7 +600,7 @@ BASIC: dict[str, tuple[type[nn.Module], Callable[[int, int], Made]]] = {
 def basic(kind: str, widths: Sequence[int], data: Data) -> list[Stages]:
     """The oracle's view of a PyG model; the inner layers of its GIN are called ``lins``."""
     made = []
-    for k, (i, o) in enumerate(zip(widths, widths[1:], strict=False)):
+    for k, (i, o) in enumerate(itertools.pairwise(widths)):
         stages = BASIC[kind][1](i, o)[1](f"convs.{k}", data)
         renamed = [
             [(p, name.replace(".nn.2.", ".nn.lins.1.").replace(".nn.0.", ".nn.lins.0."), *fans)
@@ -717,10 +716,6 @@ def sparse_features(data: Data, layout: torch.layout) -> Tensor:
     return sparse(index, data.x[tuple(index)], tuple(data.x.shape), layout)
 
 
-def with_classes(data: Data) -> dict[str, Any]:
-    return {"num_classes": CLASSES}
-
-
 FORMS: dict[str, Callable[[Data], Any]] = {
     "tuple": lambda d: (d.x, d.edge_index),
     "tuple-of-none": lambda d: (d.x, d.edge_index, None),
@@ -785,7 +780,9 @@ class Odd(nn.Module):
 def test_edge_weights_are_found_under_whatever_name_the_model_uses() -> None:
     data = graph(23, weighted=True)
     layers = [make_gcn(5, CLASSES)[1]("convs.0", data)]
-    named = Data(x=data.x, edge_index=data.edge_index, edge_attr=data.edge_weight[:, None], y=data.y)
+    named = Data(
+        x=data.x, edge_index=data.edge_index, edge_attr=data.edge_weight[:, None], y=data.y
+    )
     assert_plans(Odd(), named, layers, mean_features(data))
 
 
@@ -929,9 +926,7 @@ def test_released_variant_leaves_the_middle_of_an_inner_mlp_alone() -> None:
         nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, CLASSES)
     )
     plan = virgo.plan(Stack([GINConv(inner)]), data, "virgo-forward", variant="released")
-    assert plan.variances == close(
-        {"convs.0.nn.0.weight": 2 / 5, "convs.0.nn.4.weight": 2 / 5}
-    )
+    assert plan.variances == close({"convs.0.nn.0.weight": 2 / 5, "convs.0.nn.4.weight": 2 / 5})
     assert "convs.0.nn.2.weight" in dict(plan.left_alone)
 
 
@@ -1088,9 +1083,7 @@ def test_methods_lists_seven_with_a_line_each() -> None:
     assert all(listed[name] and "\n" not in listed[name] for name in METHODS)
 
 
-@pytest.mark.parametrize(
-    "option", ["variant", "distribution", "signal", "estimate", "bias"]
-)
+@pytest.mark.parametrize("option", ["variant", "distribution", "signal", "estimate", "bias"])
 def test_an_unknown_option_value_lists_the_choices(option: str) -> None:
     data = graph(42)
     model, _ = stack([make_gcn] * 2, data)
@@ -1161,7 +1154,9 @@ def test_json_of_another_format_is_refused(planned: tuple[nn.Module, Data, virgo
         virgo.Plan.from_json(json.dumps(raw))
 
 
-@pytest.mark.parametrize("distribution", ["uniform", "normal", "truncated", "orthogonal", "mirrored"])
+@pytest.mark.parametrize(
+    "distribution", ["uniform", "normal", "truncated", "orthogonal", "mirrored"]
+)
 def test_applying_a_stored_plan_gives_the_bits_of_init(distribution: str) -> None:
     data = graph(45)
 
@@ -1244,9 +1239,7 @@ def test_every_parameter_is_accounted_for() -> None:
         NGNN(),
         OutOfOrder(),
     ):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of reading a trained eps, tested elsewhere
-            plan = virgo.plan(model, data)
+        plan = virgo.plan(model, data)
         listed = [*plan.variances, *plan.biases, *(name for name, _ in plan.left_alone)]
         assert sorted(listed) == sorted(name for name, _ in model.named_parameters())
         assert all(reason for _, reason in plan.left_alone)

@@ -332,7 +332,17 @@ def test_gine_without_edge_features_to_speak_of(aggr: str, eps: float, graph: st
     assert_operator_is_layer(GINEConv(inner, eps=eps, aggr=aggr), data)
 
 
-def test_trained_eps_is_read_from_the_layer() -> None:
+@pytest.fixture
+def every_warning() -> Iterator[None]:
+    """Torch gives some warnings once a process, so that only the first test would see them."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(before)
+
+
+@pytest.mark.usefixtures("every_warning")
+def test_a_trained_eps_is_read_from_the_layer_without_a_warning() -> None:
     data = dataset("directed")
     layer = GINConv(nn.Linear(data.num_nodes, data.num_nodes), train_eps=True)
     set_identity(layer)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from snapshots import unusual, untouched
+from snapshots import untouched, unusual
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GAT, GCN, GIN, GCNConv, GraphSAGE, SGConv
@@ -150,6 +150,21 @@ def test_a_model_that_uses_numpys_and_pythons_generators(action: str, data: Data
         ACTIONS[action](model, data)
 
 
+def test_the_number_of_threads_is_left_as_it_was(data: Data) -> None:
+    """Virgo's own kernels must not decide how many threads PyTorch uses from then on.
+
+    The second graph is large enough for any kernel that spreads its work to do so.
+    """
+    torch.set_num_threads(1)  # as conftest does; another test may have lost it
+    virgo.plan(GCN(data.num_features, 16, 3, CLASSES), data, "virgo")
+    assert torch.get_num_threads() == 1
+    edges = torch.randint(100_000, (2, 3_000_000), generator=torch.Generator().manual_seed(0))
+    large = virgo.Graph(edges, 100_000)
+    summed = large.sum()(np.ones(100_000))
+    assert torch.get_num_threads() == 1
+    assert summed.sum() == 3_000_000
+
+
 def test_the_data_is_left_as_it_was(data: Data) -> None:
     mine = data.clone()
     before = {key: value.clone() for key, value in mine.to_dict().items()}
@@ -273,7 +288,8 @@ def test_precisions(dtype: torch.dtype, estimate: str, data: Data) -> None:
         assert weight.dtype == dtype
         # uniform: the sample variance of n draws has relative standard error sqrt(0.8 / n)
         bound = 5 * math.sqrt(0.8 / weight.numel()) + torch.finfo(dtype).eps
-        assert float(weight.double().square().mean()) / row.variance == pytest.approx(1, abs=bound)
+        sampled = float(weight.detach().double().square().mean())
+        assert sampled / row.variance == pytest.approx(1, abs=bound)
         if estimate == "analytic":
             assert row.variance == reference.variances[row.weight]
         else:
@@ -317,14 +333,14 @@ def test_wrapped_models_get_the_same_bits(wrapper: str, estimate: str, data: Dat
     assert torch.equal(inner.convs[0].lin.weight, bare.convs[0].lin.weight)
 
 
+# Dynamo looks at .grad of whatever tensor it meets.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_a_model_that_was_already_compiled_and_run(data: Data) -> None:
     model = GCN(data.num_features, 16, 3, CLASSES)
     compiled = torch.compile(model, backend="eager")
     compiled(data.x, data.edge_index)
     virgo.init_(compiled, data, "virgo-forward")
-    torch.testing.assert_close(
-        compiled(data.x, data.edge_index), model(data.x, data.edge_index)
-    )
+    torch.testing.assert_close(compiled(data.x, data.edge_index), model(data.x, data.edge_index))
 
 
 @pytest.mark.parametrize("estimate", ["analytic", "measured"])
@@ -341,11 +357,7 @@ def test_the_callers_circumstances_do_not_matter(
         with around():
             virgo.init_(model, data, "virgo", estimate=estimate)
     for name, parameter in models[0].named_parameters():
-        # autocast computes what is measured in half precision
-        tolerance = 0.05 if estimate == "measured" else 0.0
-        torch.testing.assert_close(
-            parameter, models[1].get_parameter(name), rtol=tolerance, atol=0.0
-        )
+        assert torch.equal(parameter, models[1].get_parameter(name)), name
 
 
 def test_drawing_does_not_depend_on_the_default_device(data: Data) -> None:
@@ -452,20 +464,30 @@ def test_an_unused_layer_changes_no_other_weight(data: Data) -> None:
 
 
 @pytest.mark.parametrize("kind", [GCN, GAT])
-def test_depth_costs_no_more_than_depth(kind: Any, data: Data) -> None:
-    """Planning what is left alone must not be cubic in the number of layers."""
-    import time
+def test_twice_the_depth_costs_about_twice_the_work(kind: Any, data: Data) -> None:
+    """Counted in Python calls, which unlike seconds are the same on every machine."""
 
-    def seconds(depth: int) -> float:
+    def calls(depth: int) -> int:
         model = kind(data.num_features, 4, depth, CLASSES, norm="layer")
-        estimate = "analytic" if kind is GCN else "measured"
-        start = time.process_time()
-        virgo.plan(model, data, "virgo-forward", estimate=estimate)
-        return time.process_time() - start
+        count = 0
 
-    seconds(4)
-    # linear would be 4 times as long, cubic 64; between them there is room for a busy machine
-    assert seconds(120) < 16 * max(seconds(30), 0.05)
+        def profile(frame: Any, event: str, argument: Any) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(profile)
+        try:
+            virgo.plan(
+                model, data, "virgo-forward",
+                estimate="analytic" if kind is GCN else "measured", tolerance=100.0,
+            )  # fmt: skip
+        finally:
+            sys.setprofile(None)
+        return count
+
+    calls(2)  # imports and compiles what is imported and compiled once
+    # linear would be 2, quadratic 4, cubic 8
+    assert calls(80) / calls(40) < 3
 
 
 # --- rooms -------------------------------------------------------------------------------------
@@ -473,27 +495,32 @@ def test_depth_costs_no_more_than_depth(kind: Any, data: Data) -> None:
 #: Every room, lowest first; a room may import those below it. Rooms on one line are strangers.
 FLOORS = [
     {"errors"},
-    {"theory", "_kernels"},
+    {"theory", "_kernels", "data"},
     {"propagation", "sampling"},
     {"inputs", "layers"},
     {"tracing"},
-    {"amplitudes", "plans", "schemes"},
+    {"amplitudes", "plans", "schemes", "observing"},
     {"study"},
     {"measured"},
     {"init"},
-    {"diagnostics", "models", "data"},
+    {"diagnostics", "models"},
     {"tasks"},
     {"report", "sweep"},
+    {"demo"},
     {"cli"},
     {"__init__", "__main__"},
 ]
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
+#: Arrows that point up, each inside a function and for a reason.
+EXCEPTIONS = {
+    ("diagnostics", "report"): "a measurement's .plot() and .save() draw when asked to",
+}
 #: Slow or optional libraries, and the only rooms that may import them.
 LIBRARIES = {
     "numba": {"_kernels"},
-    "matplotlib": {"report"},
+    "matplotlib": {"report", "diagnostics", "demo"},
     "optuna": {"sweep"},
-    "rich": {"cli", "report"},
+    "rich": {"cli", "report", "sweep"},
     "scipy": set(),
 }
 
@@ -502,44 +529,64 @@ def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> set[str]:
-    """The modules a file imports anywhere in it, the package's own as ``virgo.<room>``."""
-    inside = path.parent != SOURCE
+def imports(path: Path, *, inside: bool = False, top_level: bool = False) -> set[str]:
+    """The modules a file imports, the package's own as ``virgo.<room>``.
+
+    Args:
+        inside: the file is in a folder of the package, so one dot means the folder.
+        top_level: only what importing the file imports.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in tree.body if top_level else ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             above = node.level - (1 if inside else 0)
-            if node.level == 0:
-                base = node.module or ""
-            elif above > 0:
-                base = f"virgo.{node.module}" if node.module else "virgo"
-            else:
+            if node.level and above == 0:
                 continue  # a neighbour in the same folder
-            if base == "virgo":
-                found |= {f"virgo.{alias.name}" for alias in node.names}
-            else:
-                found.add(base)
+            base = node.module or ""
+            if node.level:
+                base = f"virgo.{base}" if base else "virgo"
+            found |= {f"virgo.{a.name}" for a in node.names} if base == "virgo" else {base}
     return found
 
 
+def arrows(path: Path, *, top_level: bool = False) -> set[tuple[str, str]]:
+    """``(room, room it imports)``; the version is a constant, whoever holds it."""
+    names = imports(path, inside=path.parent != SOURCE, top_level=top_level)
+    rooms = {name.split(".")[1] for name in names if name.startswith("virgo.")}
+    return {(room_of(path), room) for room in rooms - {"__version__", room_of(path)}}
+
+
+def points_down(source: str, target: str) -> bool:
+    if source == "data":
+        return target == "errors"
+    return target in FLOOR and FLOOR[target] < FLOOR[source]
+
+
+def test_every_room_has_a_floor() -> None:
+    assert {room_of(path) for path in SOURCE.rglob("*.py")} <= set(FLOOR)
+
+
 def test_import_arrows_point_down() -> None:
-    wrong = []
-    for path in sorted(SOURCE.rglob("*.py")):
-        room = room_of(path)
-        assert room in FLOOR, f"{path.name}: give the new room a floor in {Path(__file__).name}"
-        for name in imports(path):
-            parts = name.split(".")
-            if parts[0] != "virgo" or parts[1:] in ([], ["__version__"], [room]):
-                continue  # the version is a constant, whoever holds it
-            if parts[1] not in FLOOR:
-                wrong.append(f"{room} imports {name} from the package itself")
-            elif FLOOR[parts[1]] >= FLOOR[room]:
-                wrong.append(f"{room} imports {parts[1]}")
-            elif room == "data" and parts[1] != "errors":
-                wrong.append(f"data imports {parts[1]}, it may import errors only")
-    assert wrong == []
+    files = sorted(SOURCE.rglob("*.py"))
+    at_once = {arrow for path in files for arrow in arrows(path, top_level=True)}
+    ever = {arrow for path in files for arrow in arrows(path)}
+    assert {arrow for arrow in at_once if not points_down(*arrow)} == set()
+    assert {arrow for arrow in ever if not points_down(*arrow)} <= set(EXCEPTIONS)
+    assert ("init", "study") in ever, "the parser sees no imports at all"
+
+
+def test_an_arrow_that_points_up_is_seen(tmp_path: Path) -> None:
+    text = "from . import theory\nfrom .init import plan\ndef f():\n    import virgo.cli\n"
+    (tmp_path / "layers.py").write_text(text)
+    assert imports(tmp_path / "layers.py") == {"virgo.theory", "virgo.init", "virgo.cli"}
+    assert imports(tmp_path / "layers.py", top_level=True) == {"virgo.theory", "virgo.init"}
+    assert points_down("layers", "theory")
+    assert not points_down("layers", "init")
+    assert not points_down("layers", "inputs")
+    assert not points_down("data", "theory")
 
 
 def test_theory_knows_neither_networks_nor_graphs() -> None:
@@ -556,8 +603,9 @@ def test_theory_knows_neither_networks_nor_graphs() -> None:
 
 
 def test_only_layers_knows_pygs_layer_classes() -> None:
+    """Those above ``init`` may build models; those below describe none."""
     for path in SOURCE.rglob("*.py"):
-        if room_of(path) not in ("layers", "models"):
+        if room_of(path) not in ("layers", "models", "demo", "diagnostics"):
             names = imports(path)
             assert not {n for n in names if n.startswith("torch_geometric.nn")}, path.name
 
@@ -567,21 +615,6 @@ def test_slow_libraries_stay_in_their_rooms() -> None:
         for name in imports(path):
             allowed = LIBRARIES.get(name.split(".")[0])
             assert allowed is None or room_of(path) in allowed, f"{path.name} imports {name}"
-
-
-def test_the_rooms_test_can_fail(tmp_path: Path) -> None:
-    """The parser sees what it must: relative, absolute, nested and package imports."""
-    file = SOURCE / "nowhere.py"
-    text = "from . import theory\nfrom .init import plan\ndef f():\n    import virgo.cli\n"
-    fake = tmp_path / "nowhere.py"
-    fake.write_text(text)
-    tree = imports.__globals__["SOURCE"]
-    assert tree == file.parent
-    try:
-        imports.__globals__["SOURCE"] = tmp_path
-        assert imports(fake) == {"virgo.theory", "virgo.init", "virgo.cli"}
-    finally:
-        imports.__globals__["SOURCE"] = tree
 
 
 def test_import_is_light() -> None:

@@ -14,7 +14,7 @@ taken over the neurons :math:`t` of one draw of the weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from virgo.diagnostics.paths import Paths, Walks, between_pairs
 from virgo.diagnostics.tables import PRINTED
-from virgo.propagation import Operator, Vector
+from virgo.propagation import Vector
 
 NO_DELTA = "without δ"
 COSINE = "cosine of the sources' features"
@@ -35,8 +35,17 @@ SQUARES_ABSOLUTE = "squares, absolute value"
 ONE_WEIGHT_PATH = "with a single weight path"
 PREDICTED = "predicted from the features"
 CHANCE = "absolute value of independent neurons"
-PER_PATH = "share of open neurons, path by path"
+PER_PATH = "spread of the paths' own means"
+ALL = "all neurons of the layer"
+#: What depends on the number of neurons, and is therefore shown for all of them as well.
+WIDTH_MATTERS = (
+    ("A2", ABSOLUTE),
+    ("A3", ABSOLUTE),
+    ("A3", SQUARES_ABSOLUTE),
+    ("A4", PER_PATH),
+)
 
+Propagate = Callable[[Vector], Vector]
 Observations = dict[tuple[str, str], Vector]  # (table, reading) -> one number an observation
 
 
@@ -54,21 +63,21 @@ class Network:
     linear: tuple[Vector, ...]
 
     @classmethod
-    def run(cls, x: Vector, weights: Sequence[Vector], operator: Operator) -> Network:
-        """``weights`` are ``[in, out]``, as in ``h W``."""
+    def run(cls, x: Vector, weights: Sequence[Vector], propagate: Propagate) -> Network:
+        """``weights`` are ``[in, out]``, as in ``h W``; ``propagate`` multiplies by the graph."""
         h = z = x
         before, linear = [], []
         for weight in weights:
             first = h is z
             z = z @ weight
-            hat = operator(z if first else h @ weight)
+            hat = propagate(z if first else h @ weight)
             before.append(hat)
             linear.append(z)
             h = np.maximum(hat, 0.0)
         return cls(x, tuple(weights), tuple(before), tuple(linear))
 
     def delta(self, paths: Paths) -> Vector:
-        r""":math:`\delta_p`, a 0/1 row a path: open where every pre-activation on it is positive."""
+        r""":math:`\delta_p`, a 0/1 row a path: 1 where every pre-activation on it is positive."""
         is_open = np.ones((len(paths), self.before[0].shape[1]), dtype=bool)
         for k in range(paths.length):
             is_open &= self.before[paths.length - k - 1][paths.nodes[:, k]] > 0
@@ -107,16 +116,17 @@ class Network:
 
 def centred(rows: Vector) -> Vector:
     """Each row with mean 0 and length 1; NaN where it is constant and has no correlation."""
-    constant = np.ptp(rows, axis=1) == 0
-    out = rows - rows.mean(axis=1, keepdims=True)
-    return _normalised(out, constant)
+    means = rows.mean(axis=1, keepdims=True)
+    # rounding may leave something of a constant row, so that it is asked before
+    constant = rows.max(axis=1, keepdims=True) == rows.min(axis=1, keepdims=True)
+    return _directions(np.where(constant, 0.0, rows - means))
 
 
-def _normalised(rows: Vector, undefined: npt.NDArray[np.bool_]) -> Vector:
-    # by the largest entry first, so that tiny messages (d_p of hubs) do not underflow
+def _directions(rows: Vector) -> Vector:
+    """Each row with length 1; NaN where it is zero."""
+    # by the largest entry first, so that the squares of tiny messages do not underflow
     largest = np.abs(rows).max(axis=1, keepdims=True)
-    largest[undefined] = np.nan
-    rows = rows / largest
+    rows = rows / np.where(largest > 0, largest, np.nan)
     scaled: Vector = rows / np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
     return scaled
 
@@ -133,15 +143,16 @@ def correlation(first: Vector, second: Vector) -> Vector:
     >>> correlation(np.array([[1.0, 2.0, 3.0], [1.0, 1.0, 1.0]]), np.array([[2.0, 4.0, 6.0]] * 2))
     array([ 1., nan])
     """
-    return np.einsum("pt,pt->p", centred(first), centred(second))
+    products: Vector = (centred(first) * centred(second)).sum(axis=1)
+    return products
 
 
 def absolute_by_chance(neurons: int) -> tuple[float, float]:
     r"""Mean and sd of :math:`|r|` between n independent pairs of normal numbers.
 
     r has mean 0 and variance :math:`1/(n-1)` and is close to normal, so :math:`|r|` is close to
-    half-normal: mean :math:`\sqrt{2/(\pi(n-1))}`, sd :math:`\sqrt{(1-2/\pi)/(n-1)}`. It is not 0, and
-    says how many neurons were compared rather than how they are related.
+    half-normal: mean :math:`\sqrt{2/(\pi(n-1))}`, sd :math:`\sqrt{(1-2/\pi)/(n-1)}`. It is not 0,
+    and says how many neurons were compared rather than how they are related.
 
     >>> [round(value, 2) for value in absolute_by_chance(100)]
     [0.08, 0.06]
@@ -158,8 +169,7 @@ def observe(
     half = neurons.size // 2
     # the neurons are in random order: the first half is a random half
     left, right = centred(message[:, :half]), centred(message[:, half : 2 * half])
-    features = network.x[paths.nodes[:, -1]]
-    cosine = _normalised(features, ~features.any(axis=1))
+    cosine = _directions(network.x[paths.nodes[:, -1]])
     halves = over_pairs(left, right)
     plain, squares = correlation(delta, source), correlation(delta**2, source**2)
     single = network.weight_path(paths, rng)[:, neurons]
@@ -186,24 +196,19 @@ def observe_clusters(
     neurons: npt.NDArray[np.int64],
     rng: np.random.Generator,
 ) -> Observations:
-    """A1 and A2 where paths have ends in common: the paper's sample, and two paths at a time."""
+    """A1 where paths have ends in common: the paper's sample, and two paths at a time."""
     clustered = between_pairs(walks, paths.length, len(paths), rng)
     message = network.message(clustered)[:, neurons]
-    half = neurons.size // 2
-    halves = over_pairs(centred(message[:, :half]), centred(message[:, half : 2 * half]))
     into = walks.sample_from(paths.nodes[:, 0], paths.length, rng)
     out_of = walks.T.sample_from(paths.nodes[:, -1], paths.length, rng).reversed
     return {
         ("A1", BETWEEN): over_pairs(centred(message), centred(message)),
         ("A1", INTO): _two(network, paths, into, neurons),
         ("A1", OUT_OF): _two(network, paths, out_of, neurons),
-        ("A2", f"{ABSOLUTE}, {BETWEEN}"): np.abs(halves),
     }
 
 
-def _two(
-    network: Network, paths: Paths, others: Paths, neurons: npt.NDArray[np.int64]
-) -> Vector:
+def _two(network: Network, paths: Paths, others: Paths, neurons: npt.NDArray[np.int64]) -> Vector:
     different = (paths.nodes != others.nodes).any(axis=1)
     first, second = network.message(paths[different]), network.message(others[different])
     return correlation(first[:, neurons], second[:, neurons])
@@ -224,10 +229,8 @@ def predicted_first(network: Network, walks: Walks, paths: Paths) -> Vector:
         span = slice(walks.matrix.pointer[node], walks.matrix.pointer[node + 1])
         gathered[row] = walks.matrix.weights[span] @ network.x[walks.matrix.columns[span]]
     sources = network.x[paths.nodes[:, 1]]
-    unit = _normalised(gathered, ~gathered.any(axis=1))
-    return math.sqrt(2 / math.pi) * np.einsum(
-        "pf,pf->p", unit, _normalised(sources, ~sources.any(axis=1))
-    )
+    cosine: Vector = (_directions(gathered) * _directions(sources)).sum(axis=1)
+    return math.sqrt(2 / math.pi) * cosine
 
 
 def softmax(logits: Vector) -> Vector:

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -127,7 +127,7 @@ def measure(
     *,
     loss: Loss | None = None,
     backward: bool = True,
-    plan: Plan | None = None,
+    plan: Plan | Sequence[Plan] | None = None,
     seeds: int = 1,
     nodes: int | None = None,
     forward: Forward | None = None,
@@ -142,8 +142,9 @@ def measure(
     Args:
         loss: ``lambda output, data: ...``; cross-entropy on ``data.y[data.train_mask]`` by default.
         backward: whether to run backward at all.
-        plan: measure the weights this plan draws instead of the model's own.
-        seeds: with a plan, the number of draws; the result is their mean and spread.
+        plan: measure the weights this plan draws instead of the model's own; of several plans,
+            one draw each.
+        seeds: with one plan, the number of draws; the result is their mean and spread.
         nodes: measure on a connected sample of about this many nodes, for graphs too large.
         forward: ``lambda model, data: ...`` for models called in an unusual way.
         progress: called with (draws done, draws in all).
@@ -155,13 +156,7 @@ def measure(
     >>> len(trace.forward), len(trace.backward)
     (4, 4)
     """
-    if seeds < 1:
-        raise OptionError(f"seeds: expected at least 1, got {seeds}.")
-    if seeds > 1 and plan is None:
-        raise OptionError(
-            f"seeds: expected 1 without a plan, got {seeds}. The model's own weights are one "
-            f"draw; pass plan=virgo.plan(model, data, ...) to draw {seeds} times."
-        )
+    draws = _draws(plan, seeds)
     bare = unwrap(model)
     if is_uninitialised(bare):
         raise LayerError(
@@ -183,16 +178,16 @@ def measure(
     chosen = (loss or _classification_loss(prepared)) if backward else None
     drawn: list[_Probe] = []
     with preserved(bare, weights=plan is not None):
-        for draw in range(seeds):
-            if plan is not None:
-                plan.apply_(bare, seed=plan.seed + draw)
+        for done, (each, draw_seed) in enumerate(draws, 1):
+            if each is not None:
+                each.apply_(bare, seed=draw_seed)
             probe = _Probe(prepared, calls)
             probe.seen = observe(
                 bare, prepared, forward, chosen, statistic=node_variance, probe=probe
             )
             drawn.append(probe)
             if progress is not None:
-                progress(draw + 1, seeds)
+                progress(done, len(draws))
     if backward:
         _check_gradients(drawn[0].seen, calls)
     layers = [_average([probe.layer(i) for probe in drawn]) for i in range(len(calls) + 1)]
@@ -205,10 +200,26 @@ def measure(
         tuple(layers),
         drawn[0].seen.grad_weights,
         drawn[0].seen.loss,
-        seeds,
+        len(draws),
         tuple(notes),
         {"nodes": read.num_nodes, "edges": int(prepared.data.num_edges)},
     )
+
+
+def _draws(plan: Plan | Sequence[Plan] | None, seeds: int) -> list[tuple[Plan | None, int]]:
+    """Which plan to draw from with which seed, a draw each."""
+    if seeds < 1:
+        raise OptionError(f"seeds: expected at least 1, got {seeds}.")
+    if plan is None:
+        if seeds > 1:
+            raise OptionError(
+                f"seeds: expected 1 without a plan, got {seeds}. The model's own weights are one "
+                f"draw; pass plan=virgo.plan(model, data, ...) to draw {seeds} times."
+            )
+        return [(None, 0)]
+    if isinstance(plan, Plan):
+        return [(plan, plan.seed + draw) for draw in range(seeds)]
+    return [(each, each.seed) for each in plan]
 
 
 class _Probe:

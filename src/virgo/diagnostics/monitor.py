@@ -12,6 +12,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import nn
 
 from virgo.diagnostics.integrations import Writer, check_writer, write_scalars
@@ -182,30 +183,33 @@ def _watchable(model: nn.Module) -> nn.Module:
 
 def _draw(axes: Axes, records: list[Record], direction: str) -> Any:
     """One line a record. Light is early, so that the picture reads in grey too."""
+    from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
+    from matplotlib.colors import ListedColormap, Normalize
     from matplotlib.ticker import MaxNLocator
 
     last = records[-1].step
     scale = Normalize(records[0].step, max(last, records[0].step + 1))
-    colours = ScalarMappable(scale, cmap="cividis_r")
+    # without the palest eighth, which is lost on white paper
+    palette = ListedColormap(colormaps["cividis_r"](np.linspace(1 / 8, 1, 256)))
+    colours = ScalarMappable(scale, cmap=palette)
     lost = drawn = 0
     for record in records:
         values = record.forward if direction == "forward" else record.backward
         heights = [v if math.isfinite(v) and v > 0 else math.nan for v in values]
         lost += sum(map(math.isinf, values))
         drawn += sum(map(math.isfinite, heights))
-        axes.plot(heights, color=colours.cmap(scale(record.step)), linewidth=1.2,
+        axes.plot(heights, color=palette(scale(record.step)), linewidth=1.2,
                   marker="o", markersize=2.5)  # fmt: skip
     if drawn:
         axes.set_yscale("log")
     note = f"{lost} infinite" if lost else "" if drawn else "nothing recorded"
     axes.text(0.98, 0.02, note, transform=axes.transAxes, ha="right", fontsize=8)
-    axes.set_xlabel("layer")
-    axes.set_ylabel("variance")
+    axes.set_xlabel("layer", fontsize=9)
+    axes.set_ylabel("variance", fontsize=9)
     axes.set_title(_TITLES[direction], fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.tick_params(labelsize=8)
+    axes.tick_params(labelsize=8, which="both")
     axes.grid(visible=True, which="major", alpha=0.25, linewidth=0.5)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

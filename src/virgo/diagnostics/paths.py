@@ -3,8 +3,8 @@ r"""Message paths: the walks over which a GCN carries a feature to a node, drawn
 A *message path* of length :math:`l` into node :math:`i` is a walk
 :math:`p = (i, j_1, \dots, j_l)` over the non-zero entries of the layer's operator
 :math:`\tilde A = D^{-1/2}(A+I)D^{-1/2}`, self-loops included, and
-:math:`d_p = \prod_k \tilde A_{j_k j_{k+1}}`. With :math:`c_0 = 1` and :math:`c_k = B c_{k-1}` for the
-0/1 pattern :math:`B` of the operator, :math:`c_l(i)` counts the paths of length :math:`l` into
+:math:`d_p = \prod_k \tilde A_{j_k j_{k+1}}`. With :math:`c_0 = 1` and :math:`c_k = B c_{k-1}` for
+the 0/1 pattern :math:`B` of the operator, :math:`c_l(i)` counts the paths of length :math:`l` into
 :math:`i`. Choosing the end with probability :math:`c_l(i) / \sum c_l`, then each next node
 :math:`j` with probability :math:`c_{l-k}(j) / c_{l-k+1}(j_{k-1})`, telescopes to
 :math:`1/\sum c_l`: every path is equally likely. Integers throughout, so it is exact.
@@ -21,6 +21,8 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from virgo.errors import GraphError, OptionError
 from virgo.propagation import Compressed, Operator, Vector
@@ -87,6 +89,20 @@ class Walks:
         return Walks(columns, rows, values, self.num_nodes)
 
     @cached_property
+    def _sparse(self) -> Tensor:
+        rows, columns, values = map(torch.from_numpy, self._entries)
+        size = (self.num_nodes, self.num_nodes)
+        matrix = torch.sparse_coo_tensor(
+            torch.stack([rows, columns]), values, size, check_invariants=False
+        )
+        return matrix.coalesce()
+
+    def propagate(self, h: Vector) -> Vector:
+        """The operator on all columns at once; ``Operator`` itself goes one by one."""
+        out: Vector = (self._sparse @ torch.from_numpy(h)).numpy()
+        return out
+
+    @cached_property
     def _counts(self) -> list[Ids]:
         return [np.ones(self.num_nodes, dtype=np.int64)]
 
@@ -116,36 +132,41 @@ class Walks:
                 f"data: expected at least {number} message paths of length {length}, got {total}. "
                 f"Pass paths={total} or fewer, or a larger graph."
             )
-        kept: list[tuple[int, ...]] = []
-        seen: set[tuple[int, ...]] = set()
+        return self._distinct(self.counts(length), length, number, rng, self._up_to(length))
+
+    def _distinct(
+        self, ends: Ids, length: int, number: int, rng: np.random.Generator, counts: list[Ids]
+    ) -> Paths:
+        kept: dict[tuple[int, ...], None] = {}
         while len(kept) < number:
             # throwing out what was drawn before is drawing without replacement
-            for walk in map(tuple, self._draw(length, number, rng).tolist()):
-                if walk not in seen and len(kept) < number:
-                    seen.add(walk)
-                    kept.append(walk)
-        return self._paths(np.array(kept, dtype=np.int64))
+            drawn = self._walk(_choose(ends, number, rng), length, rng, counts)
+            kept |= dict.fromkeys(map(tuple, drawn.tolist()))
+        return self._paths(np.array(list(kept)[:number], dtype=np.int64))
 
     def sample_from(self, starts: Ids, length: int, rng: np.random.Generator) -> Paths:
         """One uniform walk from each start that has any."""
         starts = starts[self.counts(length)[starts] > 0]
-        return self._paths(self._walk(starts, length, rng))
+        return self._paths(self._walk(starts, length, rng, self._up_to(length)))
 
-    def sample_ends(self, length: int, rng: np.random.Generator) -> Ids:
-        """The nodes of a few uniform walks, drawn with replacement."""
-        return self._paths(self._draw(length, _BATCH, rng)).nodes
+    def sample_few(self, length: int, rng: np.random.Generator) -> Paths:
+        """A batch of uniform walks, drawn with replacement."""
+        starts = _choose(self.counts(length), _BATCH, rng)
+        return self._paths(self._walk(starts, length, rng, self._up_to(length)))
 
-    def _draw(self, length: int, number: int, rng: np.random.Generator) -> Ids:
-        running = np.cumsum(self.counts(length))
-        starts = np.searchsorted(running, rng.integers(running[-1], size=number), side="right")
-        return self._walk(starts, length, rng)
+    def _up_to(self, length: int) -> list[Ids]:
+        self.counts(length)
+        return self._counts
 
-    def _walk(self, starts: Ids, length: int, rng: np.random.Generator) -> Ids:
-        """Start and places among the entries, step by step (so that double edges are two)."""
+    def _walk(self, starts: Ids, length: int, rng: np.random.Generator, counts: list[Ids]) -> Ids:
+        """Start and places among the entries, step by step (so that double edges are two).
+
+        A step with k more to go is taken in proportion to ``counts[k]``.
+        """
         pointer, here = self.matrix.pointer, starts
         steps = [starts]
         for left in range(length - 1, -1, -1):
-            running = np.concatenate([[0], np.cumsum(self.counts(left)[self.matrix.columns])])
+            running = np.concatenate([[0], np.cumsum(counts[left][self.matrix.columns])])
             low, high = running[pointer[here]], running[pointer[here + 1]]
             place = np.searchsorted(running, rng.integers(low, high), side="right") - 1
             steps.append(place)
@@ -158,20 +179,31 @@ class Walks:
         scale = self.matrix.weights[steps[:, 1:]].prod(axis=1)
         return Paths(np.concatenate([steps[:, :1], nodes], axis=1), scale)
 
-    def all_between(self, end: int, start: int, length: int) -> Paths:
-        """Every path of this length from ``start`` to ``end``, and no detour on the way."""
-        ahead = [np.array([start])]
-        for _ in range(length - 1):  # who can reach `start` in so many steps
-            _, place = self.T._spread(ahead[-1])
-            ahead.append(np.unique(self.T.matrix.columns[place]))
-        steps = np.array([[end]], dtype=np.int64)
-        here = steps[:, 0]
-        for left in range(length - 1, -1, -1):
-            which, place = self._spread(here)
-            useful = np.isin(self.matrix.columns[place], ahead[left])
-            steps = np.column_stack([steps[which[useful]], place[useful]])
-            here = self.matrix.columns[place[useful]].astype(np.int64)
-        return self._paths(steps)
+    def number_between(self, end: int, start: int, length: int) -> int:
+        """How many paths of this length lead from ``start`` to ``end``."""
+        nodes, counts = np.array([start]), np.array([1])
+        for _ in range(length - 1):  # who can reach `start` in so many steps, in how many ways
+            which, place = self.T._spread(nodes)
+            reached, index = np.unique(self.T.matrix.columns[place], return_inverse=True)
+            sums = np.zeros(reached.size, dtype=np.int64)
+            np.add.at(sums, index, counts[which])
+            nodes, counts = reached.astype(np.int64), sums
+        row = self.matrix.columns[self.matrix.pointer[end] : self.matrix.pointer[end + 1]]
+        at = np.searchsorted(nodes, row).clip(max=nodes.size - 1)
+        return int(counts[at[nodes[at] == row]].sum())
+
+    def between(
+        self, end: int, start: int, length: int, most: int, rng: np.random.Generator
+    ) -> Paths:
+        """All paths of this length from ``start`` to ``end``, or ``most`` of them at random."""
+        only = np.zeros(self.num_nodes, dtype=np.int64)
+        only[start] = 1
+        counts = [only]
+        for _ in range(length):
+            counts.append(self._before(counts[-1]))
+        ends = np.zeros_like(only)
+        ends[end] = counts[length][end]
+        return self._distinct(ends, length, min(most, int(ends[end])), rng, counts)
 
     def _spread(self, nodes: Ids) -> tuple[Ids, Ids]:
         """All entries in the rows of these nodes: which node, and where."""
@@ -191,14 +223,23 @@ def between_pairs(walks: Walks, length: int, number: int, rng: np.random.Generat
     found: dict[tuple[int, int], Paths] = {}
     total = 0
     while total < number:  # it ends: all pairs together have all paths
-        for end, *_, start in walks.sample_ends(length, rng).tolist():
-            if total >= number:
-                break
-            if (end, start) in found:
+        few = walks.sample_few(length, rng)
+        for i in range(len(few)):
+            end, start = int(few.nodes[i, 0]), int(few.nodes[i, -1])
+            if total >= number or (end, start) in found:
                 continue
-            every = walks.all_between(end, start, length)
-            if rng.random() * len(every) < 1.0:
+            many = walks.number_between(end, start, length)
+            if rng.random() * many < 1.0:
+                every = (
+                    walks.between(end, start, length, number, rng) if many > 1 else few[i : i + 1]
+                )
                 found[end, start] = every
                 total += len(every)
     nodes = np.concatenate([paths.nodes for paths in found.values()])[:number]
     return Paths(nodes, np.concatenate([paths.scale for paths in found.values()])[:number])
+
+
+def _choose(counts: Ids, number: int, rng: np.random.Generator) -> Ids:
+    """Nodes drawn in proportion to their counts."""
+    running = np.cumsum(counts)
+    return np.searchsorted(running, rng.integers(running[-1], size=number), side="right")

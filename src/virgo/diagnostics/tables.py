@@ -178,9 +178,9 @@ def _grid(table: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ..
     for row in table["rows"]:
         line: list[str] = [row["reading"]]
         for i, cell in enumerate(row["cells"]):
-            ours = (cell["mean"], cell["sd"]) if cell else (None, None)
-            theirs = row["paper"][i] if i < len(row["paper"]) else (None, None)
-            line += [_number(*ours, digits), _number(*theirs, digits)]
+            mean, sd = (cell["mean"], cell["sd"]) if cell else (None, None)
+            their_mean, their_sd = row["paper"][i] if i < len(row["paper"]) else (None, None)
+            line += [_number(mean, sd, digits), _number(their_mean, their_sd, digits)]
         body.append(tuple(line))
     last = ["expected"]
     for value in table["expected"]:
@@ -204,7 +204,7 @@ def _undefined(table: Mapping[str, Any]) -> list[str]:
         if missing:
             total = missing + sum(cell["count"] for cell in cells)
             lines.append(
-                f"{row['reading']}: {missing:,} of {total:,} correlations are of a constant vector, "
-                f"hence undefined and left out"
+                f"{row['reading']}: {missing:,} of {total:,} correlations are of a constant "
+                f"vector, hence undefined and left out"
             )
     return lines

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch_geometric.nn import GCN
@@ -29,14 +30,14 @@ from torch_geometric.nn import GCN
 from virgo import inputs as reading
 from virgo.data import load_citation
 from virgo.diagnostics import assumptions as stats
-from virgo.diagnostics.assumptions import Network, Observations
+from virgo.diagnostics.assumptions import Network, Observations, Propagate
 from virgo.diagnostics.paper import printed
 from virgo.diagnostics.paths import Walks
 from virgo.diagnostics.tables import PRINTED, Assumptions, Cell, Row, Table, refresh, to_markdown
 from virgo.errors import GraphError, OptionError
 from virgo.init import plan
 from virgo.inputs import Inputs
-from virgo.propagation import Operator, Vector
+from virgo.propagation import Vector
 
 __all__ = ["Assumptions", "refresh", "to_markdown", "verify", "verify_all"]
 
@@ -52,7 +53,7 @@ def verify(
     *,
     paths: int = 100,
     neurons: int = 100,
-    width: int = 128,
+    width: int = 256,
     num_layers: int = 3,
     seeds: int = 10,
     seed: int = 0,
@@ -71,7 +72,8 @@ def verify(
         data: a graph with features, as :func:`virgo.plan` takes it.
         paths: message paths of each length 1 .. ``num_layers``.
         neurons: how many neurons are compared.
-        width: outputs of each layer, at least ``neurons``. The paper does not say.
+        width: outputs of each layer, at least ``neurons``. The appendix does not say how
+            wide; 256 is the paper's usual width on the OGB datasets.
         seeds: number of draws. The paper shows one.
         num_classes: outputs of the last layer for A5; from ``data.y`` if not given.
         name: ``"cora"``, ``"citeseer"``, ``"pubmed"`` or ``"arxiv"`` to show the paper's cells.
@@ -88,21 +90,21 @@ def verify(
     inputs = reading.read(data) if not isinstance(data, Inputs) else data
     x = _features(inputs)
     classes = _classes(inputs) if num_classes is None else num_classes
-    operator = inputs.graph(inputs.data.get("edge_weight")).gcn()
-    walks = Walks.over(operator)
+    walks = Walks.over(inputs.graph(inputs.data.get("edge_weight")).gcn())
+    counts = [int(walks.counts(length).sum()) for length in range(1, num_layers + 1)]
     drawn = _Weights(inputs, x.shape[1], width, num_layers, classes)
     found: Found = defaultdict(list)
     for draw in range(seeds):
         rng = np.random.default_rng([seed, draw])
         hidden, last = drawn.at(seed + draw)
-        network = Network.run(x, hidden, operator)
-        chosen = rng.permutation(width)[:neurons]
+        network = Network.run(x, hidden, walks.propagate)
+        order = rng.permutation(width)
         for length in range(1, num_layers + 1):
             for (table, row), values in _on_paths(
-                network, walks, length, paths, chosen, rng
+                network, walks, length, paths, order, neurons, rng
             ).items():
                 found[length, table, row].append(values)
-        for row, values in _on_nodes(network, last, operator).items():
+        for row, values in _on_nodes(network, last, walks.propagate).items():
             found[0, "A5", row].append(values)
         if progress is not None:
             progress(draw + 1, seeds)
@@ -110,9 +112,10 @@ def verify(
         "paths": paths, "neurons": neurons, "width": width, "num_layers": num_layers,
         "seeds": seeds, "seed": seed, "num_classes": classes, "nodes": inputs.num_nodes,
         "edges": int(inputs.edges()[0].size(1)),
-        "path_counts": [int(walks.counts(length).sum()) for length in range(1, num_layers + 1)],
+        "path_counts": counts,
     }  # fmt: skip
-    return Assumptions(name, *_tables(found, name, num_layers, classes, neurons), settings)
+    a1, a2, a3, a4, a5 = _tables(found, name, num_layers, classes, neurons, width)
+    return Assumptions(name, a1, a2, a3, a4, a5, settings)
 
 
 def verify_all(
@@ -139,37 +142,44 @@ def _on_paths(
     walks: Walks,
     length: int,
     number: int,
-    neurons: Any,
+    order: npt.NDArray[np.int64],
+    neurons: int,
     rng: np.random.Generator,
 ) -> Observations:
     sampled = walks.sample(length, number, rng)
-    seen = stats.observe(network, sampled, neurons, rng)
-    seen |= stats.observe_clusters(network, walks, sampled, neurons, rng)
+    seen = stats.observe(network, sampled, order[:neurons], rng)
+    seen |= stats.observe_clusters(network, walks, sampled, order[:neurons], rng)
     if length == 1:
         seen["A3", stats.PREDICTED] = stats.predicted_first(network, walks, sampled)
+    wide = stats.observe(network, sampled, order, rng)
+    seen |= {(table, _all(row)): wide[table, row] for table, row in stats.WIDTH_MATTERS}
     return seen
 
 
-def _on_nodes(network: Network, last: Vector, operator: Operator) -> dict[str, Vector]:
+def _all(label: str) -> str:
+    return f"{label}, {stats.ALL}"
+
+
+def _on_nodes(network: Network, last: Vector, propagate: Propagate) -> dict[str, Vector]:
     """A5 at all nodes: the paper does not say at which, and all have no sampling error."""
     below = np.maximum(network.before[-2], 0.0) if len(network.weights) > 1 else network.x
-    logits = operator(below @ last)
+    logits = propagate(below @ last)
     return {
         PRINTED: stats.softmax(np.maximum(logits, 0.0)).ravel(),
         LOGITS: stats.softmax(logits).ravel(),
-        NORMALISED: stats.softmax(_normalised_output(network, last, operator)).ravel(),
+        NORMALISED: stats.softmax(_normalised_output(network, last, propagate)).ravel(),
     }
 
 
-def _normalised_output(network: Network, last: Vector, operator: Operator) -> Vector:
+def _normalised_output(network: Network, last: Vector, propagate: Propagate) -> Vector:
     """The network's output for features whose rows sum to one, as DGL's loaders make them."""
     weights = [*network.weights[:-1], last]
     sums = np.abs(network.x).sum(axis=1, keepdims=True)
     # dividing rows of the features divides the rows of their product with the first weight
     start = network.linear[0] if len(weights) > 1 else network.x @ last
-    h = np.maximum(operator(start / np.where(sums > 0, sums, 1.0)), 0.0)
+    h = np.maximum(propagate(start / np.where(sums > 0, sums, 1.0)), 0.0)
     for weight in weights[1:]:
-        h = np.maximum(operator(h @ weight), 0.0)
+        h = np.maximum(propagate(h @ weight), 0.0)
     return h
 
 
@@ -195,14 +205,14 @@ class _Weights:
         return drawn[0], drawn[1][-1]
 
 
-def _chance(neurons: int, num_layers: int) -> Row:
+def _chance(neurons: int, num_layers: int, label: str = stats.CHANCE) -> Row:
     """The absolute value that the correlation of independent normal neurons has by chance."""
     mean, sd = stats.absolute_by_chance(neurons)
-    return Row(stats.CHANCE, (Cell(mean, sd, 0.0, 0, 0),) * num_layers)
+    return Row(label, (Cell(mean, sd, 0.0, 0, 0),) * num_layers)
 
 
 def _tables(
-    found: Found, name: str | None, num_layers: int, classes: int, neurons: int
+    found: Found, name: str | None, num_layers: int, classes: int, neurons: int, width: int
 ) -> list[Table]:
     lengths = tuple(range(1, num_layers + 1))
     columns = tuple(f"length {length}" for length in lengths)
@@ -223,16 +233,20 @@ def _tables(
             *rows("A1", stats.BETWEEN, stats.INTO, stats.OUT_OF, stats.NO_DELTA, stats.COSINE))),
         Table("A2", "Pearson correlation between weight paths", columns, (0.0,) * num_layers, (
             row("A2", PRINTED, "est_wpaths"),
-            *rows("A2", stats.ABSOLUTE, f"{stats.ABSOLUTE}, {stats.BETWEEN}"),
-            _chance(neurons // 2, num_layers))),
+            *rows("A2", stats.ABSOLUTE), _chance(neurons // 2, num_layers),
+            *rows("A2", _all(stats.ABSOLUTE)),
+            _chance(width // 2, num_layers, _all(stats.CHANCE)))),
         Table("A3", "Pearson correlation between δ_p and a weight path, and of their squares",
               columns, (0.0,) * num_layers, (
             row("A3", PRINTED, "est_delta_wpaths_1"),
             row("A3", stats.SQUARES, "est_delta_wpaths_2"),
-            *rows("A3", stats.ABSOLUTE, stats.SQUARES_ABSOLUTE, stats.ONE_WEIGHT_PATH,
-                  stats.PREDICTED), _chance(neurons, num_layers))),
+            *rows("A3", stats.PREDICTED, stats.ONE_WEIGHT_PATH, stats.ABSOLUTE,
+                  stats.SQUARES_ABSOLUTE), _chance(neurons, num_layers),
+            *rows("A3", _all(stats.ABSOLUTE), _all(stats.SQUARES_ABSOLUTE)),
+            _chance(width, num_layers, _all(stats.CHANCE)))),
         Table("A4", "success probability of δ_p", columns, tuple(0.5**n for n in lengths), (
-            row("A4", PRINTED, "est_delta"), *rows("A4", stats.PER_PATH)), digits=3),
+            row("A4", PRINTED, "est_delta"),
+            *rows("A4", stats.PER_PATH, _all(stats.PER_PATH))), digits=3),
         Table("A5", "softmax output beside 1/C", ("softmax",), (1 / classes,),
               (theirs, *softmax), digits=3),
     ]  # fmt: skip
@@ -241,8 +255,9 @@ def _tables(
 def _check_options(
     paths: int, neurons: int, width: int, num_layers: int, seeds: int, num_classes: int | None
 ) -> None:
+    classes = 2 if num_classes is None else num_classes
     lowest = {"paths": (paths, 2), "neurons": (neurons, 4), "num_layers": (num_layers, 1),
-              "seeds": (seeds, 1), "num_classes": (2 if num_classes is None else num_classes, 2)}  # fmt: skip
+              "seeds": (seeds, 1), "num_classes": (classes, 2)}  # fmt: skip
     for option, (value, least) in lowest.items():
         if value < least:
             raise OptionError(f"{option}: expected at least {least}, got {value}. Raise it.")

@@ -19,7 +19,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from ..errors import OptionError
+from virgo.errors import OptionError
 
 # What a verdict is called, and the stroke of its icon in a box of 24: never colour alone.
 VERDICTS = {
@@ -28,9 +28,11 @@ VERDICTS = {
     "bad": ("Bad", "M8 8l8 8M16 8l-8 8"),
     "none": ("No verdict", "M7.5 12h9"),
 }
-MISSING = "–"
+MISSING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 # "0.12 ± 0.03", "< 1e-4", "12 %", "–": written as text, yet set as numbers.
-NUMERIC = re.compile(r"[\s\d.,eE+\-−±×%<>=≈~()\[\]/∞–]*")
+NUMERIC = re.compile(
+    r"[\s\d.,eE+\-±%<>=≈~()\[\]/∞\N{EN DASH}\N{MINUS SIGN}\N{MULTIPLICATION SIGN}]*"
+)
 
 
 def page(document: Mapping[str, Any]) -> str:
@@ -144,18 +146,23 @@ def _cell(value: object) -> str:
     if math.isnan(number):
         return MISSING
     if math.isinf(number):
-        return "∞" if number > 0 else "−∞"
-    return f"{number:#.4g}".rstrip(".") if number else "0"
+        return "∞" if number > 0 else f"{MINUS}∞"
+    if number == 0:
+        return "0"
+    return f"{number:#.4g}" if 1e-3 <= abs(number) < 9999.5 else f"{number:.3e}"
+
+
+def _kind(column: Sequence[str]) -> str:
+    """Numbers are set flush right; a column with long text may wrap, any other does not."""
+    if all(map(NUMERIC.fullmatch, column)):
+        return ' class="number"'
+    return ' class="long"' if max(map(len, column)) > 48 else ""
 
 
 def _table(table: Mapping[str, Any]) -> str:
     header = [str(name) for name in table["header"]]
     rows = [[_cell(value) for value in row] for row in table["rows"]]
-    # A column of numbers is set flush right, its header with it.
-    kinds = [
-        ' class="number"' if rows and all(map(NUMERIC.fullmatch, column)) else ""
-        for column in zip(*rows, strict=True)
-    ] or [""] * len(header)
+    kinds = [_kind(column) for column in zip(*rows, strict=True)] or [""] * len(header)
 
     def line(cells: Sequence[str], tag: str) -> str:
         return "".join(
@@ -188,18 +195,19 @@ def _section(title: str, body: str) -> str:
 def _pairs(title: str, values: Mapping[str, object]) -> str:
     """Names and values, folded away; what is not text is written as JSON."""
     lines = "".join(
-        f"<dt>{_text(name)}</dt><dd>{_text(_plain(value))}</dd>" for name, value in values.items()
+        f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in _flat(values)
     )
     return f"<details><summary>{title}</summary><dl>{lines}</dl></details>" if lines else ""
 
 
-def _plain(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, indent=1 if _is_deep(value) else None, default=str)
-
-
-def _is_deep(value: object) -> bool:
-    """Whether one line would hide its structure."""
-    inner = value.values() if isinstance(value, Mapping) else value
-    return isinstance(inner, Iterable) and any(isinstance(v, (Mapping, list, tuple)) for v in inner)
+def _flat(values: Mapping[str, object], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """
+    >>> list(_flat({"model": {"kind": "GCN", "hidden": [64, 64]}, "seed": None}))
+    [('model.kind', 'GCN'), ('model.hidden', '[64, 64]'), ('seed', 'null')]
+    """
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            plain = json.dumps(value, ensure_ascii=False, default=str)
+            yield f"{prefix}{name}", value if isinstance(value, str) else plain
