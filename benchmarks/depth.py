@@ -5,9 +5,9 @@
 
 A GCN of width 64 on Cora's public split, without residuals or norms, row-normalised features,
 Adam, weight decay 5e-4, dropout 0.5 up to 8 layers and 0 above (dropout alone breaks a 64-layer
-network). Learning rate of three (smaller ones for deep networks) chosen per cell by the mean validation accuracy over seeds; the epoch by
-validation accuracy (at most 200, patience 60); tested once there. Without Cora it refuses: an
-accuracy on a generated graph would mean nothing.
+network). The learning rate, of three (smaller ones for deep networks), is chosen per cell by the
+mean validation accuracy over seeds; the epoch by validation accuracy (at most 200, patience 60);
+tested once there. Without Cora it refuses: an accuracy on a generated graph would mean nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def sparse(data: object) -> torch.Tensor:
 def trial(data: object, adj: torch.Tensor, name: str, depth: int, rate: float, seed: int) -> dict:
     method, options = METHODS[name]
     dropout = 0.5 if depth <= SHALLOW else 0.0
-    model = GCN(data.num_features, WIDTH, depth, int(data.y.max()) + 1, dropout=dropout, cached=True)
+    model = GCN(
+        data.num_features, WIDTH, depth, int(data.y.max()) + 1, dropout=dropout, cached=True
+    )
     start = time.perf_counter()
     virgo.init_(model, data, method, seed=seed, **options)
     init_seconds = time.perf_counter() - start
@@ -122,7 +124,9 @@ def main() -> None:
     parser.add_argument("--depths", type=int, nargs="*", default=DEPTHS)
     parser.add_argument("--table", action="store_true", help="print what is there and stop")
     args = parser.parse_args()
-    records = [json.loads(line) for line in RECORDS.read_text().splitlines()] if RECORDS.exists() else []
+    records = (
+        [json.loads(line) for line in RECORDS.read_text().splitlines()] if RECORDS.exists() else []
+    )
     if not args.table:
         torch.set_num_threads(1)
         data = virgo.data.load_citation("cora")
@@ -147,7 +151,9 @@ def main() -> None:
                   end="", file=sys.stderr, flush=True)  # fmt: skip
         print(file=sys.stderr)
     cells = summarise(records)
-    SUMMARY.write_text(json.dumps({"command": "python benchmarks/depth.py", "cells": cells}, indent=1))
+    SUMMARY.write_text(
+        json.dumps({"command": "python benchmarks/depth.py", "cells": cells}, indent=1)
+    )
     print(show(cells))
 
 

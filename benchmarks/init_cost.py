@@ -5,8 +5,8 @@
 Side by side, alternating, on a generated power-law graph and on Cora (a generated graph of its
 size where it is not at hand): Virgo's analytic plan; the same numbers through PyG's own GCNConv
 propagation on one column, which is how the authors' code does it; one training epoch. Medians of
-several rounds; the first call of each, with whatever it compiles or loads, is shown apart. Extra memory is the peak
-above what was resident before, of a process that does nothing else.
+several rounds; the first call of each, with whatever it compiles or loads, is shown apart. Extra
+memory is the peak above what was resident before, of a process that does nothing else.
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ def through_gcnconv(data: Data) -> list[float]:
         for _ in range(LAYERS):
             h = identity(h, data.edge_index)
             norms.append(float(h.square().sum()))
-    return [
-        2 / conv.in_channels * norms[i] / norms[i + 1] for i, conv in enumerate(model.convs)
-    ]
+    return [2 / conv.in_channels * norms[i] / norms[i + 1] for i, conv in enumerate(model.convs)]
 
 
 def epoch(data: Data) -> None:

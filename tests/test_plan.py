@@ -802,7 +802,7 @@ def test_edge_weights_are_not_mistaken_for_a_tensor_that_starts_like_them() -> N
 
 def test_more_edges_than_float32_counts_exactly_can_be_watched() -> None:
     """2^24 + 3 rounds up in float32, one past the last edge."""
-    edge_index = torch.zeros(2, 2**24 + 4, dtype=torch.int8)
+    edge_index = torch.zeros(2, 2**24 + 4, dtype=torch.int32)
     edge_index[1, -1] = 1
     read = inputs.read(Data(x=torch.ones(2, 1), edge_index=edge_index))
     assert read.few_nodes().num_nodes == 2
@@ -928,6 +928,18 @@ def test_released_variant_leaves_the_middle_of_an_inner_mlp_alone() -> None:
     plan = virgo.plan(Stack([GINConv(inner)]), data, "virgo-forward", variant="released")
     assert plan.variances == close({"convs.0.nn.0.weight": 2 / 5, "convs.0.nn.4.weight": 2 / 5})
     assert "convs.0.nn.2.weight" in dict(plan.left_alone)
+
+
+def test_released_variant_of_a_projecting_sage_is_that_of_sage() -> None:
+    """It sets ``lin_l`` and ``lin_r``; the projection is not the first hidden width."""
+    data = graph(3, undirected=True)
+    model = GraphSAGE(5, 8, num_layers=3, out_channels=CLASSES, project=True)
+    per_layer = released(data, [5, 8, 8, CLASSES], "virgo-forward")
+    plan = virgo.plan(model, data, "virgo-forward", variant="released")
+    sides = ("lin_l", "lin_r")
+    expected = {f"convs.{k}.{s}.weight": v for k, v in enumerate(per_layer) for s in sides}
+    found = {name: v for name, v in plan.variances.items() if name.split(".")[2] in sides}
+    assert found == close(expected)
 
 
 def test_released_variant_keeps_biases_in_the_model() -> None:

@@ -501,7 +501,7 @@ FLOORS = [
     {"tracing"},
     {"amplitudes", "plans", "schemes", "observing"},
     {"study"},
-    {"measured"},
+    {"measured", "released", "leftovers"},
     {"init"},
     {"diagnostics", "models"},
     {"tasks"},

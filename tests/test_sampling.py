@@ -511,6 +511,9 @@ def test_a_mirrored_projecting_sage_is_linear(hidden: int) -> None:
         average.lin_l.weight.copy_(eye)
         mean = average(eye, data.edge_index)
         one, two = full.layers
+        # the first root term reads the features: pairing those would lose half of them
+        assert not torch.equal(one.lin_r.weight[:, :3], -one.lin_r.weight[:, 3:])
+        assert torch.linalg.matrix_rank(one.lin_r.weight[:half]) == half
         z = data.x @ one.lin.weight[:3].T
         z = mean @ z @ one.lin_l.weight[:half, :3].T + data.x @ one.lin_r.weight[:half].T
         p = z @ two.lin.weight[:half, :half].T

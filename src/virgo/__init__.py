@@ -1,7 +1,18 @@
 """Virgo: initialise graph neural networks so that signal and gradient survive the graph."""
 
 from . import data
-from .diagnostics import Measurement, measure
+from .diagnostics import (
+    Comparison,
+    LightningMonitor,
+    Measurement,
+    Monitor,
+    Report,
+    Thresholds,
+    check,
+    compare,
+    measure,
+    verify,
+)
 from .errors import DataError, GraphError, LayerError, OptionError, PlanError, VirgoError
 from .init import init_, plan
 from .layers import LayerView, Stage, Term, register_layer
@@ -11,20 +22,27 @@ from .schemes import methods, register_method
 
 __version__ = "0.1.0"
 __all__ = [
+    "Comparison",
     "DataError",
     "Graph",
     "GraphError",
     "LayerError",
     "LayerView",
+    "LightningMonitor",
     "Measurement",
+    "Monitor",
     "Operator",
     "OptionError",
     "Plan",
     "PlanError",
+    "Report",
     "Row",
     "Stage",
     "Term",
+    "Thresholds",
     "VirgoError",
+    "check",
+    "compare",
     "data",
     "init_",
     "measure",
@@ -32,4 +50,5 @@ __all__ = [
     "plan",
     "register_layer",
     "register_method",
+    "verify",
 ]

@@ -15,6 +15,7 @@ own target, equal variance in every layer, says how to weigh them: equally.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -60,9 +61,9 @@ def hops(
         starts = [call.from_input for call in calls]
     else:
         order = list(range(len(calls)))[::-1]
-        sources = [trace.children(i) for i in range(len(calls))]
-        starts = [call.to_output or not sources[i] for i, call in enumerate(calls)]
-    waiting = [sum(i in s for s in sources) for i in range(len(calls))]
+        sources = trace.children
+        starts = [call.to_output or trace.ends(i) for i, call in enumerate(calls)]
+    waiting = Counter(j for group in sources for j in group)
 
     rng = np.random.default_rng(0)
     first = start / math.sqrt(squared_norm(start))
@@ -80,8 +81,7 @@ def hops(
         for s, stage in chain if direction == "forward" else chain[::-1]:
             before = squared_norm(a)
             parts = [
-                term.operator(a) if direction == "forward" else term.operator.T(a)
-                for term in stage
+                term.operator(a) if direction == "forward" else term.operator.T(a) for term in stage
             ]
             norms = [squared_norm(part) for part in parts]
             after = sum(norms)
@@ -124,19 +124,20 @@ def _blend(branches: list[Vector], rng: np.random.Generator) -> Vector:
 
 
 def check_cancellation(
-    trace: Trace, stages: Sequence[Sequence[Stage]], start: Vector, signed: Hops
+    trace: Trace, stages: Sequence[Sequence[Stage]], start: Vector, signed: Hops, rounding: float
 ) -> None:
     """Refuse a mean signal that cancels: the theorem would blow weights up to revive noise.
 
     Features of both signs average out over neighbours in a vector of means, but not in a ReLU
-    network. The same hops on magnitudes tell how much was lost.
+    network. The same hops on magnitudes tell how much was lost. ``rounding`` is the relative error
+    of the features' own precision, below which a total of zero cannot be told from any other.
     """
     if start.min() >= 0:
         return
     total, magnitude = abs(float(start.sum())), float(np.abs(start).sum())
     unsigned = hops(trace, stages, np.abs(start), "forward")
     worst = min(s - u for s, u in zip(signed.log_norms, unsigned.log_norms, strict=True))
-    if total < 1e-4 * magnitude or worst < math.log(CANCELLED):
+    if total < max(1e-4, rounding) * magnitude or worst < math.log(CANCELLED):
         raise GraphError(
             "data.x: expected mean features that survive averaging over neighbours, got a signal "
             "that cancels (standardised features do this: their mean is zero). "

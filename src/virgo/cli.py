@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from virgo import __version__
-from virgo.errors import VirgoError
+from virgo.errors import DataError, OptionError, VirgoError
 
-console = Console()
 errors = Console(stderr=True)
+MODELS = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT"}
+CITATION = ("cora", "citeseer", "pubmed")
+
+
+# --- progress -----------------------------------------------------------------------------------
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[item]}"),
+        TimeRemainingColumn(), console=errors, transient=True,
+    )  # fmt: skip
 
 
 def track(items: Iterable[str], title: str) -> Iterator[str]:
     """Iterate with a progress bar that names what is being worked on."""
     listed = list(items)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[item]}"),
-               TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=errors, transient=True) as bar:
+    with _bar() as bar:
         task = bar.add_task(title, total=len(listed), item="")
         for item in listed:
             bar.update(task, item=item)
@@ -30,8 +43,119 @@ def track(items: Iterable[str], title: str) -> Iterator[str]:
             bar.advance(task)
 
 
+@contextmanager
+def reporting(title: str) -> Iterator[Callable[..., None]]:
+    """A progress bar driven by ``progress(done, total[, what])``."""
+    with _bar() as bar:
+        task = bar.add_task(title, total=None, item="")
+
+        def progress(done: int, total: int, what: str = "") -> None:
+            bar.update(task, completed=done, total=total, item=what)
+
+        yield progress
+
+
+# --- what to work on ----------------------------------------------------------------------------
+
+
+def load_data(args: argparse.Namespace) -> tuple[Any, str, list[str]]:
+    """The graph a command was asked to look at, its name, and what must be said about it."""
+    from virgo import data
+
+    if args.data:
+        return load_object(args.data)(), args.data, []
+    name = args.target or "demo"
+    if name.lower() in CITATION:
+        return data.load_citation(name, args.root), name.lower(), []
+    if name.lower() == "ogbn-arxiv":
+        from virgo.data.arxiv import GENERATED
+
+        return data.load_arxiv_structure(args.root), "ogbn-arxiv", [GENERATED]
+    if name == "demo":
+        graph, description = data.demo_graph()
+        generated = "generated" in description
+        return graph, "generated" if generated else "cora", [description] if generated else []
+    path = Path(name)
+    if not path.is_file():
+        raise DataError(
+            f"target: expected {', '.join(CITATION)}, ogbn-arxiv or a file with a saved Data, got "
+            f"{name!r}. Name one of these, or pass --data module:function."
+        )
+    return load_file(path), path.stem, []
+
+
+def load_file(path: Path) -> Any:
+    """A ``Data`` saved with ``torch.save``, read without running code that a pickle may hold."""
+    import torch
+    from torch_geometric.data import Data
+    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.storage import GlobalStorage
+
+    try:
+        with torch.serialization.safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]):
+            found = torch.load(path, weights_only=True)
+    except Exception as error:
+        raise DataError(
+            f"{path}: expected a torch_geometric Data saved with torch.save, got "
+            f"{type(error).__name__}. Save the Data object itself, or pass --data module:function."
+        ) from error
+    return Data(**found) if isinstance(found, dict) else found
+
+
+def load_object(spec: str) -> Callable[..., Any]:
+    """``package.module:function`` as the function."""
+    module, _, name = spec.partition(":")
+    if not name:
+        raise OptionError(f"{spec}: expected module:function, got no colon. Write it with one.")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise OptionError(
+            f"{spec}: expected a function to import, got {error}. Run virgo where the module can "
+            f"be imported."
+        ) from error
+    finally:
+        sys.path.pop(0)
+    if not callable(found):
+        raise OptionError(f"{spec}: expected a function, got {type(found).__name__}.")
+    return found  # type: ignore[no-any-return]
+
+
+def model_maker(args: argparse.Namespace, data: Any) -> Callable[..., Any]:
+    """``depth -> model``, or the user's own function."""
+    if args.model not in MODELS:
+        return load_object(args.model)
+    from torch_geometric import nn
+
+    kind = getattr(nn, MODELS[args.model])
+    if getattr(data, "x", None) is None or getattr(data, "y", None) is None:
+        raise OptionError(
+            f"--model {args.model}: expected data with x and y to size it by, got none. "
+            f"Pass --model module:function."
+        )
+    classes = int(data.y.max()) + 1
+
+    def make(depth: int) -> Any:
+        return kind(data.num_features, args.width, depth, classes)
+
+    return make
+
+
+def write(result: Any, args: argparse.Namespace) -> None:
+    """Save what was asked for, and say where it is."""
+    for option in ("json", "html", "png"):
+        path = getattr(args, option, None)
+        if path is not None:
+            if path.suffix.lower() != f".{option}":
+                raise OptionError(f"--{option}: expected a path ending in .{option}, got {path}.")
+            print(f"wrote {result.save(path)}")
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
 def demo(args: argparse.Namespace) -> int:
-    """Initialise a GCN with every method, compare, and draw the difference."""
     from virgo import demo as demonstration
 
     demonstration.run(args.out, lambda line: print(line, flush=True), track)
@@ -39,7 +163,6 @@ def demo(args: argparse.Namespace) -> int:
 
 
 def methods(args: argparse.Namespace) -> int:
-    """List the methods."""
     from virgo.plans import text_table
     from virgo.schemes import methods as known
 
@@ -47,14 +170,78 @@ def methods(args: argparse.Namespace) -> int:
     return 0
 
 
+def check(args: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    import virgo
+
+    data, name, notes = load_data(args)
+    make = model_maker(args, data)
+    model = make(args.layers) if args.model in MODELS else make()
+    with errors.status("measuring one pass"):
+        found = None
+        if args.method:
+            from virgo.diagnostics.compare import parse_method
+
+            method, options = parse_method(args.method)
+            found = virgo.plan(model, data, method, seed=args.seed, **options)
+        given = {k: v for k, v in (("change", args.change), ("watch", args.watch)) if v}
+        limits = virgo.Thresholds(**given)
+        report = virgo.check(model, data, found, thresholds=limits, nodes=args.nodes)
+    own = f"with {args.method}" if args.method else "as it is"
+    report = replace(report, title=f"{args.model} {own} on {name}", notes=(*report.notes, *notes))
+    print(f"{report.title}\n{report}")
+    write(report, args)
+    return 0 if report.ok else 1
+
+
+def compare(args: argparse.Namespace) -> int:
+    import virgo
+
+    data, name, notes = load_data(args)
+    make = model_maker(args, data)
+    depths = args.layers if args.model in MODELS else None
+    with reporting("measuring") as progress:
+        study = virgo.compare(
+            make, data, args.methods, depths, args.seeds, nodes=args.nodes,
+            title=f"{args.model} on {name}", notes=notes, progress=progress,
+        )  # fmt: skip
+    print(study)
+    write(study, args)
+    return 0
+
+
+def verify(args: argparse.Namespace) -> int:
+    from virgo.diagnostics.tables import refresh, to_markdown
+    from virgo.diagnostics.verify import verify_all
+
+    with reporting("sampling paths") as progress:
+        results = verify_all(args.targets, progress=progress, seeds=args.seeds)
+    print(to_markdown(results))
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        print(f"wrote {args.json}")
+    if args.refresh:
+        text = args.refresh.read_text(encoding="utf-8")
+        args.refresh.write_text(refresh(text, results), encoding="utf-8")
+        print(f"refreshed the tables of {args.refresh}")
+    return 0
+
+
+# --- options ------------------------------------------------------------------------------------
+
+
 def parser() -> argparse.ArgumentParser:
     """All commands and their options."""
     top = argparse.ArgumentParser(
         prog="virgo",
         description="Initialise graph neural networks so that signal and gradient survive.",
+        epilog="In Python: virgo.init_(model, data) initialises any PyTorch Geometric model.",
     )
     top.add_argument("--version", action="version", version=f"virgo {__version__}")
     commands = top.add_subparsers(required=True, metavar="command")
+
     one = commands.add_parser(
         "demo",
         help="every method on Cora, or on a generated graph where Cora is not at hand",
@@ -63,9 +250,73 @@ def parser() -> argparse.ArgumentParser:
     )
     one.add_argument("--out", type=Path, default=Path("out"), help="folder for the picture")
     one.set_defaults(run=demo)
+
     two = commands.add_parser("methods", help="list the initialisation methods")
     two.set_defaults(run=methods)
+
+    three = commands.add_parser(
+        "check",
+        help="do signal and gradient survive this model? exit code 1 if not",
+        description="Measures one pass of a model on a graph, prints predicted beside measured "
+        "variances and a verdict, and exits with 1 if it is bad, so that it serves in CI.",
+        epilog="virgo check cora --layers 16 --method xavier\n"
+        "virgo check --model my_pkg.my_mod:make_model --data my_pkg.my_mod:make_data",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_subject(three)
+    three.add_argument("--layers", type=int, default=2, help="of a built-in model (default 2)")
+    three.add_argument("--method", help="check what this method would draw, e.g. xavier, "
+                       "virgo-forward+measured (default: the model's own weights)")  # fmt: skip
+    three.add_argument("--seed", type=int, default=0, help="of the draw")
+    three.add_argument("--change", type=float, help="factor over the hidden layers that is bad "
+                       "(default 1000)")  # fmt: skip
+    three.add_argument("--watch", type=float, help="factor that is mentioned (default 30)")
+    three.set_defaults(run=check)
+
+    four = commands.add_parser(
+        "compare",
+        help="variance over layers, all methods side by side (the paper's Figure 1)",
+        description="Forward and backward variance over layers for all methods, mean and spread "
+        "over draws, and whether the paper's claim holds.",
+        epilog="virgo compare cora --layers 5 16 --png figure.png --html figure.html",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_subject(four)
+    from virgo.diagnostics.compare import METHODS
+
+    four.add_argument("--layers", type=int, nargs="+", default=[5], help="depths (default 5)")
+    four.add_argument("--methods", nargs="+", default=list(METHODS), help="names, with options "
+                      "after a plus (default: %(default)s)")  # fmt: skip
+    four.add_argument("--seeds", type=int, default=3, help="draws per method (default 3)")
+    four.set_defaults(run=compare)
+
+    five = commands.add_parser(
+        "verify",
+        help="the paper's five assumption tables on real graphs",
+        description="Samples message paths and weight paths of a 3-layer Xavier GCN and prints "
+        "tables A1-A5 beside the paper's.",
+    )
+    five.add_argument("targets", nargs="+", help=f"of {', '.join(CITATION)}")
+    five.add_argument("--seeds", type=int, default=10, help="draws (default 10)")
+    five.add_argument("--json", type=Path, help="write the numbers here")
+    five.add_argument("--refresh", type=Path, help="refill the tables of this markdown file")
+    five.set_defaults(run=verify)
     return top
+
+
+def _add_subject(command: argparse.ArgumentParser) -> None:
+    """Which model, which graph, and where to write."""
+    command.add_argument("target", nargs="?", help=f"{', '.join(CITATION)}, ogbn-arxiv (generated "
+                         "features), or a file with a saved Data")  # fmt: skip
+    command.add_argument("--data", help="module:function that returns the data, instead of target")
+    command.add_argument("--model", default="gcn",
+                         help=f"{', '.join(MODELS)} or module:function (default gcn)")  # fmt: skip
+    command.add_argument("--width", type=int, default=128, help="of a built-in model")
+    command.add_argument("--nodes", type=int, help="measure on a sample of this many nodes")
+    command.add_argument("--root", type=Path, help="data root (default: VIRGO_DATA, user cache)")
+    command.add_argument("--json", type=Path, help="write the numbers here")
+    command.add_argument("--html", type=Path, help="write a self-contained page here")
+    command.add_argument("--png", type=Path, help="write a picture here")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from . import inputs as reading
 from . import measured as measuring
-from . import schemes, theory
+from . import released, schemes, theory
 from .errors import OptionError
-from .inputs import Forward
+from .inputs import Forward, Inputs
+from .leftovers import complete
 from .plans import Plan, choose_seed
 from .sampling import DISTRIBUTIONS
 from .study import Study
@@ -82,7 +83,7 @@ def plan(
     Args:
         model: any model with PyG message-passing layers in it.
         data: a ``Data``, ``Batch`` or ``HeteroData``; a list or dataset of graphs (merged into
-            the paper's approximation graph); ``(x, edge_index[, edge_weight])``; a sparse adjacency.
+            the paper's approximation graph); ``(x, edge_index[, edge_weight])``; a sparse matrix.
         method: one of :func:`virgo.methods`, in any spelling.
         variant: ``"theorem"``, or ``"released"`` for what the authors' code computes.
         distribution: ``"uniform"``, ``"normal"``, ``"truncated"``, ``"orthogonal"`` or
@@ -113,6 +114,12 @@ def plan(
             raise OptionError(
                 f"{name}: expected one of {', '.join(_CHOICES[name])}, got {value!r}. Choose one."
             )
+    if not isinstance(tolerance, (int, float)) or not tolerance > 1:
+        raise OptionError(f"tolerance: expected a factor above 1, got {tolerance!r}. Try 1.02.")
+    if loss is not None and not callable(loss):
+        raise OptionError(
+            f"loss: expected lambda output, data: ..., got {loss!r}. Pass a function."
+        )
     activation, gain = _resolve_gain(nonlinearity)
     seed = choose_seed(seed, generator)
     read = reading.read(data, max_graphs=max_graphs, seed=seed)
@@ -126,6 +133,8 @@ def plan(
     study = Study(model, read, trace, gain, signal, distribution, seed, strict)
     study.check_features()
     study.num_classes = study.infer_classes(num_classes)
+    if distribution == "mirrored" and abs(gain - theory.RELU_GAIN) > 1e-9:
+        study.notes.append("mirrored weights make a ReLU network linear, not one with another gain")
     base = Plan(
         method=chosen.name,
         rows=(),
@@ -138,15 +147,23 @@ def plan(
         bias=bias,
         seed=seed,
         num_classes=study.num_classes,
-        graph=study.graph_facts(),
+        graph=_graph_facts(read),
     )
     if estimate == "measured":
         made = measuring.measure(base, chosen, study, forward, loss, tolerance)
     elif variant == "released" and chosen.directions:
-        made = replace(base, rows=tuple(study.released_rows(chosen)))
+        made = replace(base, rows=tuple(released.rows(study, chosen)))
     else:
         made = replace(base, rows=tuple(study.rows(chosen)))
-    return study.complete(made)
+    return complete(made, study)
+
+
+def _graph_facts(read: Inputs) -> dict[str, Any]:
+    edges = int(read.data.num_edges) if read.is_hetero else read.edges()[0].size(1)
+    facts: dict[str, Any] = {"nodes": read.num_nodes, "edges": edges}
+    if read.sampled is not None:
+        facts["sampled"] = read.sampled
+    return facts
 
 
 def _resolve_gain(nonlinearity: Activation) -> tuple[str, float]:

@@ -6,15 +6,16 @@ A plan needs three views of the input: the whole of it (for the operators), one 
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.data import Batch, Data, Dataset, HeteroData
 
 from .errors import GraphError, LayerError
 from .propagation import Graph, Vector
@@ -36,12 +37,11 @@ _WHOLE = ("data", "graph", "batch", "g", "input", "inputs", "sample")
 class Inputs:
     """The graph a plan is made for.
 
-    ``sampled`` says which graphs of a dataset were merged, where not all of them were.
+    ``sampled`` says which graphs of a dataset were merged.
     """
 
     data: Any
     sampled: dict[str, Any] | None = None
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def is_hetero(self) -> bool:
@@ -87,18 +87,18 @@ class Inputs:
         if self.is_hetero:
             return self
         edge_index, values = self.edges()
-        picks = torch.linspace(0, edge_index.size(1) - 1, min(SAMPLE_EDGES, edge_index.size(1)))
-        picks = picks.long().to(edge_index.device)
+        total, wanted = edge_index.size(1), min(SAMPLE_EDGES, edge_index.size(1))
+        picks = torch.arange(wanted, device=edge_index.device) * (total - 1) // max(1, wanted - 1)
         chosen = edge_index[:, picks]
         nodes, relabelled = torch.unique(chosen, return_inverse=True)
-        small: dict[str, Any] = {}
+        small = copy.copy(self.data)  # its own class, so that its own methods are there
         for key, value in self.data.to_dict().items():
-            if key in ("ptr", "num_nodes"):
-                continue
             if not isinstance(value, Tensor):
-                small[key] = value
-            elif key == "batch":
+                continue
+            if key == "batch":
                 small[key] = torch.zeros(nodes.numel(), dtype=torch.long, device=value.device)
+            elif key == "ptr":
+                small[key] = torch.tensor([0, nodes.numel()], device=value.device)
             elif value.layout != torch.strided:
                 small[key] = (
                     _dense_rows(value, nodes)
@@ -107,13 +107,14 @@ class Inputs:
                 )
             elif key == "edge_index":
                 small[key] = relabelled
-            elif self.data.is_edge_attr(key) and value.size(0) == edge_index.size(1):
+            elif self.data.is_edge_attr(key) and value.size(0) == total:
                 small[key] = value[picks]
             elif self.data.is_node_attr(key):
                 small[key] = value[nodes]
-            else:
-                small[key] = value
-        return Inputs(Data(num_nodes=nodes.numel(), **small))
+        small.num_nodes = nodes.numel()
+        if hasattr(small, "_num_graphs"):
+            small._num_graphs = 1
+        return Inputs(small)
 
     def neighbourhood(self, nodes: int, seed: int = 0) -> Inputs:
         """A connected sample: grow from random nodes, hop by hop, until there are enough."""
@@ -123,7 +124,9 @@ class Inputs:
         graph = self.graph()
         rows = graph.by_target
         kept = np.zeros(self.num_nodes, dtype=bool)
-        frontier = rng.choice(self.num_nodes, size=min(self.num_nodes, 1 + nodes // 64), replace=False)
+        frontier = rng.choice(
+            self.num_nodes, size=min(self.num_nodes, 1 + nodes // 64), replace=False
+        )
         count = 0
         while count < nodes:
             frontier = frontier[: nodes - count]
@@ -138,7 +141,7 @@ class Inputs:
                     break
                 frontier = rng.choice(left, size=1)
         chosen = torch.from_numpy(np.flatnonzero(kept))
-        return Inputs(self.data.subgraph(chosen), self.sampled, self.notes)
+        return Inputs(self.data.subgraph(chosen), self.sampled)
 
     def prepared_for(self, model: nn.Module) -> Inputs:
         """The same data on the model's device, its floating tensors in the model's precision.
@@ -150,23 +153,18 @@ class Inputs:
             return self
         embeds = any(isinstance(module, nn.Embedding) for module in model.modules())
 
-        def convert(value: Any, key: str) -> Any:
-            if not isinstance(value, Tensor):
-                return value
+        def convert(value: Tensor, key: str) -> Tensor:
             to_float = value.is_floating_point() or (key == "x" and not embeds)
             return value.to(like.device, like.dtype if to_float else value.dtype)
 
-        data = self.data.__class__() if self.is_hetero else Data()
-        if self.is_hetero:
-            for store, target in ((s, data[s._key]) for s in self.data.stores if s._key):
-                for key, value in store.items():
-                    target[key] = convert(value, key)
-        else:
-            for key, value in self.data.to_dict().items():
-                if key != "ptr":
-                    data[key] = convert(value, key)
+        data = copy.copy(self.data)
+        for store in data.stores:
+            for key, value in list(store.items()):
+                if isinstance(value, Tensor):
+                    store[key] = convert(value, key)
+        if not self.is_hetero:
             data.num_nodes = self.num_nodes
-        return Inputs(data, self.sampled, self.notes)
+        return Inputs(data, self.sampled)
 
 
 def _dense_rows(x: Tensor, nodes: Tensor) -> Tensor:
@@ -227,18 +225,19 @@ def _from_tuple(parts: tuple[Any, ...]) -> Data:
     return data
 
 
-def _merge(
-    graphs: Any, max_graphs: int | None, seed: int
-) -> tuple[Data, dict[str, Any] | None]:
+def _merge(graphs: Any, max_graphs: int | None, seed: int) -> tuple[Data, dict[str, Any] | None]:
     """The paper's *approximation graph*: many graphs side by side as one."""
-    if not isinstance(graphs, Sequence) and not hasattr(graphs, "__getitem__"):
+    is_list = isinstance(graphs, Sequence) and not isinstance(graphs, (str, bytes))
+    if not is_list and not isinstance(graphs, Dataset):
         raise GraphError(
             f"data: expected a Data, a list or dataset of graphs, or (x, edge_index), "
             f"got {type(graphs).__name__}. Wrap your tensors in torch_geometric.data.Data."
         )
     total = len(graphs)
     if total == 0:
-        raise GraphError("data: expected at least one graph, got an empty list. Pass the training set.")
+        raise GraphError(
+            "data: expected at least one graph, got an empty list. Pass the training set."
+        )
     if max_graphs is not None and max_graphs < 1:
         raise GraphError(f"max_graphs: expected at least 1, got {max_graphs}.")
     chosen = np.arange(total)
@@ -260,7 +259,7 @@ def _merge(
             f"data: expected graphs of one feature width, got {sorted(map(str, widths))}. "
             f"Give all graphs the same features."
         )
-    merged: Data = Batch.from_data_list(members)  # type: ignore[assignment]
+    merged: Data = Batch.from_data_list(members)
     return merged, sampled
 
 
@@ -288,9 +287,10 @@ def _check_edges(inputs: Inputs) -> None:
                 f"data.edge_index: expected shape [2, num_edges], "
                 f"got {list(edge_index.shape)}. Transpose it if edges are its rows."
             )
-        if edge_index.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
+        if edge_index.dtype not in (torch.int64, torch.int32):
             raise GraphError(
-                f"data.edge_index: expected integers, got {edge_index.dtype}. Use edge_index.long()."
+                f"data.edge_index: expected integers (int64 or int32), got {edge_index.dtype}. "
+                f"Use edge_index.long()."
             )
         if edge_index.size(1) == 0 and inputs.num_nodes > 0:
             raise GraphError(
@@ -385,7 +385,7 @@ def run(model: nn.Module, data: Any, forward: Forward | None = None) -> Any:
     for parameter in parameters:
         value = _lookup(data, parameter.name)
         if value is None and parameter.name == "batch" and parameter.name in required:
-            value = torch.zeros(data.num_nodes, dtype=torch.long)
+            value = torch.zeros(data.num_nodes, dtype=torch.long, device=_device(data))
         if value is not None:
             arguments[parameter.name] = value
         elif parameter.name in required:
@@ -396,10 +396,18 @@ def run(model: nn.Module, data: Any, forward: Forward | None = None) -> Any:
     return model(**arguments)
 
 
+def _device(data: Any) -> torch.device:
+    return next((v.device for v in data.to_dict().values() if isinstance(v, Tensor)),
+                torch.device("cpu"))  # fmt: skip
+
+
 def _lookup(data: Any, name: str) -> Any:
     names = next((group for group in _ALIASES.values() if name in group), (name,))
     for candidate in (name, *names):
-        value = data.get(candidate) if isinstance(data, Data) else getattr(data, candidate, None)
+        if isinstance(data, HeteroData):  # x is x_dict there; to_hetero() keeps calling it x
+            value = getattr(data, candidate.removesuffix("_dict") + "_dict", None) or None
+        else:
+            value = data.get(candidate)
         if value is not None:
             return value
     return None

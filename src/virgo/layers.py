@@ -64,14 +64,17 @@ class LayerView:
 
 Description = Callable[[Any, LayerView], list[Stage]]
 F = TypeVar("F", bound=Description)
+#: What a subclass may not override if the description of its base is to hold for it.
+_COMPUTES = {"forward", "message", "update", "aggregate", "propagate", "edge_update",
+             "message_and_aggregate"}  # fmt: skip
 _REGISTRY: dict[type[nn.Module], Description] = {}
 
 
 def register_layer(kind: type[nn.Module]) -> Callable[[F], F]:
     """Teach Virgo a layer: a decorator for ``(layer, view) -> list of stages``.
 
-    Subclasses are covered unless they override ``forward`` or ``message``, since then nobody
-    knows what they compute. Registering a class again replaces its description.
+    Subclasses are covered unless they override ``forward``, ``message`` or their like, since then
+    nobody knows what they compute. Registering a class again replaces its description.
 
     >>> from torch_geometric.nn import MessagePassing
     >>> class Half(MessagePassing):
@@ -102,7 +105,7 @@ def describe_kind(layer: nn.Module) -> Description | None:
     for base in type(layer).__mro__:
         if base in _REGISTRY:
             return _REGISTRY[base]
-        if {"forward", "message", "update", "aggregate"} & set(vars(base)):
+        if _COMPUTES & set(vars(base)):
             return None
     return None
 
@@ -124,20 +127,22 @@ def _aggregation(layer: Any, graph: Graph, self_weight: float = 0.0) -> Operator
     if aggregation in ("add", "sum"):
         return graph.sum(self_weight)
     if aggregation == "mean":
-        if self_weight == 0.0:
-            return graph.mean()
-        mean = graph.mean()
-        # diag(left) (A + diag(loop)): the loop must survive the division by the degree
-        return Operator(graph, left=mean.left, loop=self_weight / mean.left)
-    raise LayerError(
-        f"{type(layer).__name__}(aggr={layer.aggr!r}) has no constant coefficients"
-    )
+        return graph.mean_with_self(self_weight) if self_weight else graph.mean()
+    raise LayerError(f"{type(layer).__name__}(aggr={layer.aggr!r}) has no constant coefficients")
+
+
+def _require_sum(layer: Any) -> None:
+    """For layers whose normalisation already is their coefficients."""
+    if str(layer.aggr).lower() not in ("add", "sum"):
+        raise LayerError(
+            f"{type(layer).__name__}(aggr={layer.aggr!r}) in place of a sum, whose coefficients "
+            f"are not described"
+        )
 
 
 @register_layer(pyg.GCNConv)
 def _gcn(layer: pyg.GCNConv, view: LayerView) -> list[Stage]:
-    if str(layer.aggr) not in ("add", "sum"):
-        raise LayerError(f"GCNConv(aggr={layer.aggr!r}) has no constant coefficients")
+    _require_sum(layer)
     if not layer.normalize:
         return [(Term(view.graph.sum(), "lin.weight"),)]
     operator = view.graph.gcn(improved=layer.improved, add_self_loops=layer.add_self_loops)
@@ -146,6 +151,7 @@ def _gcn(layer: pyg.GCNConv, view: LayerView) -> list[Stage]:
 
 @register_layer(pyg.SGConv)
 def _sg(layer: pyg.SGConv, view: LayerView) -> list[Stage]:
+    _require_sum(layer)
     operator = view.graph.gcn(add_self_loops=layer.add_self_loops).times(layer.K)
     return [(Term(operator, "lin.weight"),)]
 
@@ -169,19 +175,22 @@ def _graph(layer: pyg.GraphConv, view: LayerView) -> list[Stage]:
 
 @register_layer(pyg.GINConv)
 def _gin(layer: pyg.GINConv, view: LayerView) -> list[Stage]:
-    return view.mlp(_aggregation(layer, view.graph, 1.0 + float(layer.eps)), "nn")
+    return view.mlp(_aggregation(layer, view.graph, 1.0 + float(layer.eps.detach())), "nn")
 
 
 @register_layer(pyg.GINEConv)
 def _gine(layer: pyg.GINEConv, view: LayerView) -> list[Stage]:
     """Messages are ``relu(x_j + e_ij)``; the plan follows the nodes and leaves the edges out."""
-    return view.mlp(_aggregation(layer, view.graph, 1.0 + float(layer.eps)), "nn")
+    return view.mlp(_aggregation(layer, view.graph, 1.0 + float(layer.eps.detach())), "nn")
 
 
 @register_layer(pyg.ClusterGCNConv)
 def _cluster(layer: pyg.ClusterGCNConv, view: LayerView) -> list[Stage]:
+    _require_sum(layer)
     operator = view.graph.cluster_gcn(
-        diag_lambda=layer.diag_lambda, add_self_loops=layer.add_self_loops
+        diag_lambda=layer.diag_lambda,
+        add_self_loops=layer.add_self_loops,
+        by_source=layer.flow == "target_to_source",  # PyG counts the same end for either flow
     )
     root = Term(view.graph.identity(), "lin_root.weight")
     return [(Term(operator, "lin_out.weight"), root)]
@@ -189,9 +198,8 @@ def _cluster(layer: pyg.ClusterGCNConv, view: LayerView) -> list[Stage]:
 
 @register_layer(pyg.LEConv)
 def _le(layer: pyg.LEConv, view: LayerView) -> list[Stage]:
+    _require_sum(layer)
     graph = view.graph
-    if str(layer.aggr) not in ("add", "sum"):
-        raise LayerError(f"LEConv(aggr={layer.aggr!r}) has no constant coefficients")
     return [
         (
             Term(graph.sum(), "lin1.weight"),

@@ -23,7 +23,7 @@ from torch import nn
 from . import schemes, theory
 from .errors import GraphError, OptionError
 from .inputs import Forward, Inputs
-from .observing import Loss, default_loss, observe, with_gradients
+from .observing import DefaultLoss, Loss, observe, with_gradients
 from .plans import Plan, Row
 from .study import Study
 from .tracing import Trace, is_linear, preserved
@@ -65,19 +65,17 @@ def measure(
             "has no measured estimate."
         )
     model = study.model
-    inputs = with_gradients(study.inputs.prepared_for(model))
-    chosen_loss, loss_name = (loss, "given") if loss else default_loss(inputs, base.seed)
+    chosen_loss = loss or DefaultLoss(base.seed)
     results: dict[str, list[_Unit]] = {}
     passes = 0
     with preserved(model, weights=True):
+        inputs = with_gradients(study.inputs.prepared_for(model))
         for direction in method.directions:
             units = _units(study, base)
             _draw(model, base, units)
             taken = _settle(model, inputs, study.trace, units, forward, None, tolerance, passes=2)
             if direction == "backward":
-                taken += _settle(
-                    model, inputs, study.trace, units, forward, chosen_loss, tolerance
-                )
+                taken += _settle(model, inputs, study.trace, units, forward, chosen_loss, tolerance)
             elif not all(unit.settled == "met" for unit in units):
                 taken += _settle(model, inputs, study.trace, units, forward, None, tolerance)
             results[direction] = units
@@ -87,18 +85,21 @@ def measure(
         wants_gradient = "backward" in method.directions
         final = observe(model, inputs, forward, chosen_loss if wants_gradient else None)
         passes += 1
-    achieved = {"forward": _profile(final.received, final.returned, study.trace)}
+    achieved = {"forward": _profile(final.received, final.returned)}
     if wants_gradient:
-        achieved["backward"] = _profile(final.grad_received, final.grad_returned, study.trace)
+        achieved["backward"] = _profile(final.grad_received, final.grad_returned)
     notes = [
         f"{unit.path}: {unit.settled}"
-        for unit in next(iter(results.values()))
+        for units in results.values()
+        for unit in units
         if unit.settled not in ("", "met")
     ]
     facts: dict[str, Any] = {"passes": passes, "tolerance": tolerance, "achieved": achieved}
     if wants_gradient:
-        facts["loss"] = loss_name
-    return replace(base, rows=tuple(rows), measured=facts, notes=(*base.notes, *notes))
+        facts["loss"] = getattr(chosen_loss, "name", "given")
+    return replace(
+        base, rows=tuple(rows), measured=facts, notes=(*base.notes, *dict.fromkeys(notes))
+    )
 
 
 def _units(study: Study, base: Plan) -> list[_Unit]:
@@ -126,8 +127,7 @@ def _units(study: Study, base: Plan) -> list[_Unit]:
                     if row.weight not in taken]  # fmt: skip
             degree = 1.0
         rows = [
-            replace(row, variance=theory.virgo_forward(row.fan_in, gain=base.gain))
-            for row in rows
+            replace(row, variance=theory.virgo_forward(row.fan_in, gain=base.gain)) for row in rows
         ]
         taken |= {row.weight for row in rows}
         units[call.path] = _Unit(call.path, rows, [index], max(degree, 1.0))
@@ -139,22 +139,21 @@ def _units(study: Study, base: Plan) -> list[_Unit]:
 def _matrices(study: Study, path: str, layer: nn.Module) -> list[Row]:
     """Every trainable matrix of a layer nobody described.
 
-    A leading dimension of 1 marks a vector kept for broadcasting (attention), not a matrix.
+    Outside a Linear, a leading dimension of 1 marks a vector kept for broadcasting (attention).
     """
     rows = []
     for name, parameter in layer.named_parameters():
         full = study.names[id(parameter)]
         owner = layer.get_submodule(name.rpartition(".")[0])
-        if parameter.dim() < 2 or parameter.size(0) == 1 or not parameter.requires_grad:
+        is_vector = parameter.size(0) == 1 and not is_linear(owner) if parameter.dim() else True
+        if parameter.dim() < 2 or is_vector or not parameter.requires_grad:
             continue
         if isinstance(owner, (nn.Embedding, nn.LayerNorm)):
             continue
         shape = tuple(parameter.shape)
         in_first = not (is_linear(owner) or type(owner).__module__.startswith("torch.nn."))
         fan_in, fan_out = (shape[-2], shape[-1]) if in_first else (shape[-1], shape[-2])
-        rows.append(
-            Row(path, full, shape, fan_in, fan_out, 1.0, 1.0, in_first=in_first)
-        )
+        rows.append(Row(path, full, shape, fan_in, fan_out, 1.0, 1.0, in_first=in_first))
     return rows
 
 
@@ -190,9 +189,13 @@ def _settle(
         unit.history.clear()
         unit.settled = "" if unit.rows else unit.settled
     for taken in range(1, passes + 1):
-        seen = observe(
-            model, inputs, forward, loss, rescale=loss is None and taken == 1
-        )
+        seen = observe(model, inputs, forward, loss, rescale=loss is None and taken == 1)
+        for call, value in zip(trace.calls, seen.received, strict=True):
+            if math.isnan(value):
+                raise GraphError(
+                    f"{call.path}: expected numbers, received NaN. Check the features, the edge "
+                    f"weights and the layers before it."
+                )
         if loss is None:
             ratios = _ratios(seen.received, seen.used, seen.returned, trace)
         else:
@@ -218,11 +221,10 @@ def _settle(
 
 def _passed_on(index: int, received: list[float], returned: list[float], trace: Trace) -> float:
     """``h^{l+1}``: what the next layer received, or what the last one returned."""
-    children = trace.children(index)
-    if children and not trace.calls[index].to_output:
-        logs = [received[c] for c in children]
-        return math.exp(sum(math.log(v) if v > 0 else -math.inf for v in logs) / len(logs))
-    return received[children[0]] if children else returned[index]
+    after = [received[child] for child in trace.children[index]] or [returned[index]]
+    if not all(value > 0 for value in after):
+        return 0.0
+    return math.exp(sum(map(math.log, after)) / len(after))
 
 
 def _ratios(
@@ -256,8 +258,10 @@ def _next_factor(unit: _Unit, ratios: list[float], tolerance: float) -> float:
         if scale != scale_before:
             slope = (ratio - ratio_before) / (scale - scale_before)
             if abs(slope) < 0.05 and len(unit.history) > 2:
-                unit.settled = "its output does not respond to its scale (normalised), so its " \
+                unit.settled = (
+                    "its output does not respond to its scale (normalised), so its "
                     "weights stay at Kaiming's"
+                )
                 return _revert(unit)
             # the secant, kept near what a homogeneous layer would do
             response = min(max(slope, 0.25 * response), 2.0 * response)
@@ -287,9 +291,7 @@ def _join(results: dict[str, list[_Unit]], gain: float) -> list[Row]:
         plain = gain / (row.fan_in if directions[0] == "forward" else row.fan_out)
         if len(per_direction) == 2:
             variance = theory.harmonic_mean(variance, per_direction[1][name].variance)
-            plain = theory.harmonic_mean(
-                gain / row.fan_in, gain / row.fan_out
-            )
+            plain = theory.harmonic_mean(gain / row.fan_in, gain / row.fan_out)
         if not (math.isfinite(variance) and variance > 0):
             raise GraphError(
                 f"{name}: expected a finite positive variance, measured {variance}. Check the "
@@ -299,12 +301,11 @@ def _join(results: dict[str, list[_Unit]], gain: float) -> list[Row]:
     return rows
 
 
-def _profile(received: list[float], returned: list[float], trace: Trace) -> dict[str, Any]:
-    """The variance of ``h^0 .. h^L`` and its range over layers."""
+def _profile(received: list[float], returned: list[float]) -> dict[str, Any]:
+    """The variance of ``h^0 .. h^L`` and its range over layers; None where it has no number."""
     values = [*received, returned[-1]]
-    positive = [v for v in values if v > 0]
-    whole = len(positive) == len(values)
+    sound = all(math.isfinite(v) and v > 0 for v in values)
     return {
-        "variances": values,
-        "range": max(positive) / min(positive) if whole else math.inf,
+        "variances": [v if math.isfinite(v) else None for v in values],
+        "range": max(values) / min(values) if sound else None,
     }

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch_geometric.data import Data
 
-from .errors import LayerError
+from .errors import LayerError, VirgoError
 from .inputs import Forward, Inputs, run
 from .sampling import generator_for
 from .tracing import arguments_of, float_tensors, hooked, layers_of, received
@@ -41,13 +42,36 @@ def node_variance(tensors: list[Tensor]) -> float:
     """
     total, count = 0.0, 0
     for tensor in tensors:
-        rows = tensor.detach().reshape(-1, tensor.size(-1))
-        if rows.size(1) < 2:
+        if not tensor.dim() or tensor.size(-1) < 2:
             return math.nan
-        for chunk in rows.split(1 << 16):  # float64, but never a second copy of it all
-            total += float(chunk.double().var(1, unbiased=False).sum())
-        count += rows.size(0)
+        sparse = tensor.layout != torch.strided
+        total += _sparse_sum(tensor) if sparse else _dense_sum(tensor)
+        count += tensor.size(0) if sparse else tensor.numel() // tensor.size(-1)
     return total / count if count else math.nan
+
+
+def wide(tensor: Tensor) -> torch.dtype:
+    """The widest floating type of a tensor's device."""
+    return torch.float32 if tensor.device.type == "mps" else torch.float64
+
+
+def _dense_sum(tensor: Tensor) -> float:
+    """The sum over rows of the variance over columns, in pieces that stay in a cache."""
+    rows = tensor.detach().reshape(-1, tensor.size(-1))
+    piece = 1 << (16 if tensor.device.type == "cpu" else 24)
+    total = torch.zeros((), dtype=wide(tensor), device=tensor.device)
+    for chunk in torch.split(rows, max(1, piece // rows.size(1))):
+        copied = chunk.to(total.dtype, copy=True)
+        flat = copied.sub_(copied.mean(1, keepdim=True)).reshape(-1)
+        total += torch.dot(flat, flat)
+    return float(total) / rows.size(1)
+
+
+def _sparse_sum(tensor: Tensor) -> float:
+    coo = tensor.detach().to_sparse_coo().coalesce()
+    values, width = coo.values().to(wide(tensor)), tensor.size(1)
+    sums = values.new_zeros(tensor.size(0)).index_add_(0, coo.indices()[0], values)
+    return float(values.square().sum() / width - (sums / width).square().sum())
 
 
 def second_moment(tensors: list[Tensor]) -> float:
@@ -116,10 +140,10 @@ def observe(
         seen.grad_returned.append(math.nan)
         catch(tensors, index, "received", seen.grad_received)
         target = seen.used[0]
-        if rescale and index and args and isinstance(args[0], Tensor):
-            if 0 < variance < math.inf and target > 0:
-                seen.used[index] = target
-                return (args[0] * math.sqrt(target / variance), *args[1:]), kwargs
+        usable = 0 < variance < math.inf and target > 0
+        if rescale and usable and index and args and isinstance(args[0], Tensor):
+            seen.used[index] = target
+            return (args[0] * math.sqrt(target / variance), *args[1:]), kwargs
         return None
 
     def leave(layer: nn.Module, args: Any, output: Any) -> None:
@@ -153,19 +177,30 @@ def observe(
 
     context = torch.enable_grad() if loss is not None else torch.no_grad()
     with context, hooked(hooks()):
-        output = run(model, inputs.data, forward)
+        output = _called(type(model).__name__, lambda: run(model, inputs.data, forward))
         if loss is not None:
-            value = loss(output, inputs.data)
+            value = _called("loss", lambda: loss(output, inputs.data))
             seen.loss = float(value.detach())
             named = {n: p for n, p in model.named_parameters() if p.requires_grad}
             features = [s["x"] for s in inputs.data.stores if _records_gradient(s.get("x"))]
             # returned to us, not accumulated in the parameters
-            gradients = torch.autograd.grad(
-                value, [*named.values(), *features], allow_unused=True
-            )
+            gradients = torch.autograd.grad(value, [*named.values(), *features], allow_unused=True)
             for name, gradient in zip(named, gradients, strict=False):
                 seen.grad_weights[name] = 0.0 if gradient is None else float(gradient.norm())
     return seen
+
+
+def _called(what: str, call: Callable[[], Any]) -> Any:
+    """The user's own code, whose errors are passed on with a word on where they came from."""
+    try:
+        return call()
+    except VirgoError:
+        raise
+    except Exception as error:
+        raise LayerError(
+            f"{what}: expected a pass on the whole graph, got {type(error).__name__}: {error}. "
+            f"Check forward= and loss=, and the model on this data."
+        ) from error
 
 
 def _records_gradient(value: Any) -> bool:
@@ -182,35 +217,44 @@ def with_gradients(inputs: Inputs) -> Inputs:
     return inputs
 
 
-def default_loss(inputs: Inputs, seed: int) -> tuple[Loss, str]:
-    """Cross-entropy on the labelled training nodes; without classes, a random linear probe."""
+class DefaultLoss:
+    """Cross-entropy on the labelled training nodes; without classes, a random linear probe.
 
-    def loss(output: Any, data: Any) -> Tensor:
+    ``name`` says which of the two it was, once it has been called.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed, self.name = seed, "not called yet"
+
+    def __call__(self, output: Any, data: Any) -> Tensor:
         tensors = float_tensors(output)
         if not tensors:
             raise LayerError("loss: expected a model that returns a tensor. Pass loss=.")
-        out, y = tensors[0], data.get("y") if not inputs.is_hetero else None
-        classes = (
-            isinstance(y, Tensor)
-            and not y.is_floating_point()
-            and out.dim() == 2
-            and y.numel() == out.size(0)
-            and int(y.max()) < out.size(1)
-            and int(y.min()) >= 0
-        )
-        if classes and isinstance(y, Tensor):
-            y = y.reshape(-1).long()
-            mask = data.get("train_mask")
-            if isinstance(mask, Tensor) and mask.shape == y.shape and bool(mask.any()):
-                return functional.cross_entropy(out[mask].float(), y[mask])
-            return functional.cross_entropy(out.float(), y)
-        generator = generator_for(seed, "probe")
-        total = out.new_zeros(())
+        y = data.get("y") if isinstance(data, Data) else None
+        if isinstance(y, Tensor) and fits_classes(tensors[0], y):
+            self.name = "cross-entropy"
+            return self._cross_entropy(tensors[0], y.reshape(-1).long(), data.get("train_mask"))
+        self.name = "a random linear probe of the output"
+        generator = generator_for(self.seed, "probe")
+        total = tensors[0].new_zeros(())
         for tensor in tensors:
-            probe = torch.randn(tensor.shape, generator=generator).to(tensor)
+            probe = torch.randn(tensor.shape, generator=generator, device="cpu").to(tensor)
             total = total + (tensor * probe).sum() / tensor.size(0)
         return total
 
-    y = None if inputs.is_hetero else inputs.data.get("y")
-    has_classes = isinstance(y, Tensor) and not y.is_floating_point()
-    return loss, "cross-entropy" if has_classes else "a random linear probe of the output"
+    def _cross_entropy(self, logits: Tensor, y: Tensor, mask: Any) -> Tensor:
+        if isinstance(mask, Tensor) and mask.shape == y.shape and bool(mask.any()):
+            return functional.cross_entropy(logits[mask].float(), y[mask])
+        return functional.cross_entropy(logits.float(), y)
+
+
+def fits_classes(output: Tensor, y: Any) -> bool:
+    """Whether ``y`` holds one class per row of ``output``."""
+    return (
+        isinstance(y, Tensor)
+        and not y.is_floating_point()
+        and output.dim() == 2
+        and y.numel() == output.size(0) > 0
+        and int(y.max()) < output.size(1)
+        and int(y.min()) >= 0
+    )

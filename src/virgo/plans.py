@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
 from torch import nn
 
-from .errors import PlanError
-from .sampling import generator_for, standard
+from .errors import OptionError, PlanError
+from .sampling import DISTRIBUTIONS, generator_for, standard
 from .tracing import is_uninitialised, unwrap
 
 FORMAT = 1
@@ -37,6 +38,14 @@ class Row:
     in_first: bool = False
     mirror_in: bool = False
     mirror_out: bool = False
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.variance, (int, float)) and not isinstance(self.variance, bool)
+        if not number or not (math.isfinite(self.variance) and self.variance > 0):
+            raise PlanError(
+                f"{self.weight}: expected a positive finite variance, got {self.variance!r}. "
+                f"Check the method, the edge weights and the features."
+            )
 
     @property
     def std(self) -> float:
@@ -64,6 +73,13 @@ class Plan:
     measured: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.distribution not in DISTRIBUTIONS:
+            raise PlanError(
+                f"plan: expected a distribution of {', '.join(DISTRIBUTIONS)}, got "
+                f"{self.distribution!r}. Choose one."
+            )
+
     @property
     def variances(self) -> dict[str, float]:
         """Parameter name -> variance."""
@@ -73,7 +89,9 @@ class Plan:
         """The whole plan as JSON; :meth:`from_json` reads it back exactly."""
         from . import __version__
 
-        return json.dumps({"format": FORMAT, "virgo": __version__, **asdict(self)}, indent=indent)
+        return json.dumps(
+            {"format": FORMAT, "virgo": __version__, **asdict(self)}, indent=indent, allow_nan=False
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -95,7 +113,9 @@ class Plan:
                 "notes": tuple(raw["notes"]),
             }
             return cls(**values)
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        except PlanError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise PlanError(
                 f"plan: expected the JSON of a Plan, got {type(error).__name__}: {error}. "
                 f"Pass what plan.to_json() returned."
@@ -111,7 +131,7 @@ class Plan:
 
         Nothing is touched unless all of it fits.
         """
-        model = unwrap(model)
+        given, model = model, unwrap(model)
         if is_uninitialised(model):
             raise PlanError(
                 f"{type(model).__name__}: expected initialised parameters, got lazy ones. "
@@ -125,13 +145,13 @@ class Plan:
                 "Make a plan for this model with virgo.plan(model, data)."
             )
         seed = choose_seed(self.seed if seed is None else seed, generator)
+        drawn = [self.draw(row, seed, parameters[row.weight].dtype) for row in self.rows]
         with torch.no_grad():
-            for row in self.rows:
-                parameter = parameters[row.weight]
-                parameter.copy_(self.draw(row, seed, parameter.dtype))
+            for row, weight in zip(self.rows, drawn, strict=True):
+                parameters[row.weight].copy_(weight)
             for name in self.biases:
                 parameters[name].zero_()
-        return model
+        return given
 
     def draw(self, row: Row, seed: int, dtype: torch.dtype) -> torch.Tensor:
         """The weight of one row, on the CPU, so that it is the same for every device."""
@@ -159,18 +179,24 @@ class Plan:
                 )
             elif not parameter.requires_grad:
                 found.append(f"{row.weight} is frozen")
-        found += [f"{name} is missing" for name in self.biases if name not in parameters]
+        for name in self.biases:
+            if name not in parameters:
+                found.append(f"{name} is missing")
+            elif not parameters[name].requires_grad:
+                found.append(f"{name} is frozen")
         return found
 
     def __str__(self) -> str:
         title = f"{self.method} ({self.variant}, {self.estimate}, {self.distribution})"
-        size = ", ".join(f"{value:,} {key}" for key, value in self.graph.items()
-                         if key in ("nodes", "edges"))
+        size = ", ".join(
+            f"{value:,} {key}" for key, value in self.graph.items() if key in ("nodes", "edges")
+        )
         header = ("layer", "weight", "fan in", "fan out", "graph ratio", "variance", "std")
         body = [
             (
                 row.layer or "(model)",
-                row.weight.removeprefix(f"{row.layer}.") + (f" x{row.uses}" if row.uses > 1 else ""),
+                row.weight.removeprefix(f"{row.layer}.")
+                + (f" x{row.uses}" if row.uses > 1 else ""),
                 str(row.fan_in),
                 str(row.fan_out),
                 f"{row.ratio:.4g}",
@@ -183,7 +209,7 @@ class Plan:
         if self.measured is not None:
             for direction, facts in self.measured["achieved"].items():
                 lines.append(
-                    f"measured {direction}: max/min over layers x{facts['range']:.3g} "
+                    f"measured {direction}: max/min over layers {_range(facts['range'])} "
                     f"after {self.measured['passes']} passes"
                 )
         if self.left_alone:
@@ -193,8 +219,12 @@ class Plan:
         return "\n".join(lines)
 
 
+def _range(value: float | None) -> str:
+    return "infinite" if value is None else f"x{value:.3g}"
+
+
 def text_table(
-    header: tuple[str, ...], body: list[tuple[str, ...]], left: int = 1
+    header: tuple[str, ...], body: Sequence[tuple[str, ...]], left: int = 1
 ) -> list[str]:
     """Aligned columns: the first ``left`` to the left, the rest to the right."""
     widths = [max(len(line[i]) for line in [header, *body]) for i in range(len(header))]
@@ -212,5 +242,8 @@ def text_table(
 def choose_seed(seed: int, generator: torch.Generator | None) -> int:
     """The seed of a draw: ``seed``, or one number taken from the caller's generator."""
     if generator is None:
-        return seed
+        try:
+            return operator.index(seed)
+        except TypeError:
+            raise OptionError(f"seed: expected an integer, got {seed!r}. Pass one.") from None
     return int(torch.randint(2**62, (1,), generator=generator, device=generator.device))

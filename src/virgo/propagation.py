@@ -10,8 +10,10 @@ of the edges and a handful of vectors. Cost of a hop: one pass over the edges.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +42,7 @@ class Compressed:
         pointer = np.zeros(num_rows + 1, dtype=np.int64)
         is_sorted = _kernels.count(rows, pointer)
         np.cumsum(pointer, out=pointer)
-        narrow = np.int32 if num_rows <= np.iinfo(np.int32).max else np.int64
+        narrow: Any = np.int32 if num_rows <= np.iinfo(np.int32).max else np.int64
         if is_sorted:
             placed: Indices = columns.astype(narrow)
         else:
@@ -57,13 +59,7 @@ class Compressed:
 
         if x.ndim == 2:
             return np.stack([self @ column for column in np.ascontiguousarray(x.T)], axis=1)
-        out = np.empty(self.pointer.size - 1)
-        if self.weights is None:
-            _kernels.sum_rows(self.pointer, self.columns, x, self.blocks, out)
-        else:
-            _kernels.sum_rows_weighted(
-                self.pointer, self.columns, self.weights, x, self.blocks, out
-            )
+        out: Vector = _kernels.product(self.pointer, self.columns, self.weights, x, self.blocks)
         return out
 
 
@@ -95,6 +91,20 @@ class Graph:
             self._weights = edge_weight.detach().cpu().double().reshape(-1).numpy()
         self.num_nodes = num_nodes
         self.keep_loops = keep_loops
+        self._made: dict[tuple[object, ...], Operator] = {}
+
+    def _like(self, sources: Indices, targets: Indices, weights: Vector | None) -> Graph:
+        """Another graph on the same nodes, sharing what it can."""
+        other = Graph.__new__(Graph)
+        other._sources, other._targets, other._weights = sources, targets, weights
+        other.num_nodes, other.keep_loops, other._made = self.num_nodes, self.keep_loops, {}
+        return other
+
+    def _once(self, key: tuple[object, ...], make: Callable[[], Operator]) -> Operator:
+        """One operator for all layers of one kind: a deep network holds its vectors once."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     @property
     def num_edges(self) -> int:
@@ -117,11 +127,7 @@ class Graph:
     @cached_property
     def reversed(self) -> Graph:
         """Every edge turned round, for layers with ``flow="target_to_source"``."""
-        other = Graph.__new__(Graph)
-        other._sources, other._targets = self._targets, self._sources
-        other._weights, other.num_nodes = self._weights, self.num_nodes
-        other.keep_loops = self.keep_loops
-        return other
+        return self._like(self._targets, self._sources, self._weights)
 
     @cached_property
     def in_count(self) -> Vector:
@@ -133,7 +139,7 @@ class Graph:
         """The total weight of the edges that end at each node."""
         if self._weights is None:
             return self.in_count
-        return np.bincount(self._targets, self._weights, minlength=self.num_nodes)
+        return np.bincount(self._targets, self._weights, self.num_nodes).astype(np.float64)
 
     @cached_property
     def _loops(self) -> npt.NDArray[np.intp]:
@@ -150,7 +156,8 @@ class Graph:
         if self._weights is None:
             return self.loop_count
         loops = self._loops
-        return np.bincount(self._targets[loops], self._weights[loops], minlength=self.num_nodes)
+        weights = self._weights[loops]
+        return np.bincount(self._targets[loops], weights, self.num_nodes).astype(np.float64)
 
     def identity(self) -> Operator:
         """``I``: the node itself."""
@@ -162,7 +169,17 @@ class Graph:
 
     def mean(self) -> Operator:
         """``D^-1 A`` with ``D`` the number of incoming edges; a node without any gets 0."""
-        return Operator(self, left=1.0 / np.maximum(self.in_count, 1.0))
+        return self._once(
+            ("mean",), lambda: Operator(self, left=1.0 / np.maximum(self.in_count, 1.0))
+        )
+
+    def mean_with_self(self, self_weight: float) -> Operator:
+        """``D^-1 A + self_weight I``: GIN with mean aggregation."""
+        count = np.maximum(self.in_count, 1.0)
+        return self._once(
+            ("mean_with_self", self_weight),
+            lambda: Operator(self, left=1.0 / count, loop=self_weight * count),
+        )
 
     def degree(self) -> Operator:
         """``diag(A 1)``: a node weighted by its incoming edges."""
@@ -174,6 +191,11 @@ class Graph:
         ``A`` already holds the self-loops that were there, so the diagonal term carries only the
         difference to the wanted ones; the degree is that of the incoming edges, on both sides.
         """
+        return self._once(
+            ("gcn", improved, add_self_loops), lambda: self._gcn(improved, add_self_loops)
+        )
+
+    def _gcn(self, improved: bool, add_self_loops: bool) -> Operator:
         loop = np.zeros(self.num_nodes)
         if add_self_loops and self.keep_loops:
             # PyG 2.6-2.8 forgets `improved` where it is given no edge weights
@@ -189,30 +211,38 @@ class Graph:
         scale[np.isinf(scale)] = 0.0  # as PyG: a node without edges sends and receives nothing
         return Operator(self, left=scale, right=scale, loop=loop)
 
-    def cluster_gcn(self, *, diag_lambda: float = 0.0, add_self_loops: bool = True) -> Operator:
-        r"""``D^-1 (A + I) + lambda diag(D^-1)``, counting edges, whatever their weights."""
+    def cluster_gcn(
+        self, *, diag_lambda: float = 0.0, add_self_loops: bool = True, by_source: bool = False
+    ) -> Operator:
+        r"""``D^-1 (A + I) + lambda diag(D^-1)``, counting edges, whatever their weights.
+
+        ``by_source`` puts ``D^-1``, the number of edges that leave a node, on the right.
+        """
+        return self._once(
+            ("cluster_gcn", diag_lambda, add_self_loops, by_source),
+            lambda: self._cluster_gcn(diag_lambda, add_self_loops, by_source),
+        )
+
+    def _cluster_gcn(self, diag_lambda: float, add_self_loops: bool, by_source: bool) -> Operator:
         plain = self if self._weights is None else self.unweighted
         loops = plain.loop_count
-        if add_self_loops:
-            wanted = np.ones(self.num_nodes) if self.keep_loops else loops + 1.0
-        else:
-            wanted = loops
-        inverse = 1.0 / np.maximum(plain.in_count - loops + wanted, 1.0)
-        # lambda is added to every loop there is, so a doubled loop counts twice
-        return Operator(plain, left=inverse, loop=wanted * (1.0 + diag_lambda) - loops)
+        wanted = np.ones(self.num_nodes) if add_self_loops else loops
+        count = plain.reversed.in_count if by_source else plain.in_count
+        inverse = 1.0 / np.maximum(count - loops + wanted, 1.0)
+        loop = wanted * (1.0 + diag_lambda) - loops
+        if by_source:
+            return Operator(plain, right=inverse, loop=loop)
+        return Operator(plain, left=inverse, loop=loop)
 
     @cached_property
     def unweighted(self) -> Graph:
         """The same edges, each of weight one."""
-        other = Graph.__new__(Graph)
-        other._sources, other._targets, other._weights = self._sources, self._targets, None
-        other.num_nodes, other.keep_loops = self.num_nodes, self.keep_loops
-        return other
+        return self._like(self._sources, self._targets, None)
 
 
 @dataclass(frozen=True)
 class Operator:
-    r"""``diag(left) (A + diag(loop)) diag(right)``, taken ``hops`` times; without ``A`` if no graph.
+    r"""``diag(left) (A + diag(loop)) diag(right)``, ``hops`` times; without ``A`` if no graph.
 
     >>> import torch
     >>> ring = Graph(torch.tensor([[0, 1, 2], [1, 2, 0]]), num_nodes=3)

@@ -43,7 +43,7 @@ def generator_for(seed: int, name: str) -> torch.Generator:
     True
     """
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 def standard(
@@ -64,15 +64,18 @@ def standard(
         mirror_in: for ``"mirrored"``, whether the input comes in pairs of opposite sign.
         mirror_out: for ``"mirrored"``, whether the output shall.
     """
-    kwargs = {"generator": generator, "dtype": dtype}
-    if distribution == "uniform":
-        return torch.empty(shape, dtype=dtype).uniform_(
-            -math.sqrt(3), math.sqrt(3), generator=generator
+    if distribution not in DISTRIBUTIONS:
+        raise OptionError(
+            f"distribution: expected one of {', '.join(DISTRIBUTIONS)}, got {distribution!r}. "
+            f"Choose one."
         )
+    empty = torch.empty(shape, dtype=dtype, device="cpu")  # whatever the default device is
+    if distribution == "uniform":
+        return empty.uniform_(-math.sqrt(3), math.sqrt(3), generator=generator)
     if distribution == "normal":
-        return torch.randn(shape, **kwargs)  # type: ignore[call-overload, no-any-return]
+        return empty.normal_(generator=generator)
     if distribution == "truncated":
-        cut = torch.empty(shape, dtype=dtype)
+        cut = empty
         torch.nn.init.trunc_normal_(cut, a=-2.0, b=2.0, generator=generator)
         return cut / math.sqrt(_TRUNCATED_VARIANCE)
     *many, rows, columns = shape
@@ -91,11 +94,13 @@ def standard(
 def _orthogonal(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     """A Haar-random semi-orthogonal matrix, scaled so that the mean square of an entry is 1."""
     normal = torch.randn(
-        max(rows, columns), min(rows, columns), generator=generator, dtype=torch.float64
-    )
+        max(rows, columns), min(rows, columns), generator=generator, dtype=torch.float64,
+        device="cpu",
+    )  # fmt: skip
     q, r = torch.linalg.qr(normal)
     q = q * torch.sign(torch.diagonal(r))
-    return (q if rows >= columns else q.T) * math.sqrt(max(rows, columns))
+    q = q if rows >= columns else q.T
+    return torch.mul(q, math.sqrt(max(rows, columns)))
 
 
 def _mirrored(
@@ -111,10 +116,10 @@ def _mirrored(
     block = _orthogonal(half_rows, half_columns, generator)
     wide = torch.cat([block, -block], 1) if mirror_in else block
     whole = torch.cat([wide, -wide], 0) if mirror_out else wide
-    out = torch.zeros(rows, columns, dtype=torch.float64)
+    out = torch.zeros(rows, columns, dtype=torch.float64, device="cpu")
     out[: whole.size(0), : whole.size(1)] = whole
     if whole.size(0) < rows:  # the unit without a partner listens ...
         out[-1, : whole.size(1)] = torch.randn(
-            whole.size(1), generator=generator, dtype=torch.float64
+            whole.size(1), generator=generator, dtype=torch.float64, device="cpu"
         )
     return out  # ... and, its column being zero, says nothing yet

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,10 +17,10 @@ from .amplitudes import Hops, check_cancellation, hops
 from .errors import GraphError, LayerError, OptionError
 from .inputs import Inputs
 from .layers import LayerView, Stage, Term, describe_kind
-from .plans import Plan, Row
-from .propagation import Graph, Operator, Vector, squared_norm
+from .plans import Row
+from .propagation import Graph, Vector, squared_norm
 from .sampling import generator_for, standard
-from .tracing import Call, Trace, is_linear, layers_of
+from .tracing import Call, Trace, layers_of, owner
 
 
 @dataclass
@@ -44,13 +44,27 @@ class Study:
         return {id(p): name for name, p in self.model.named_parameters()}
 
     @cached_property
+    def modules(self) -> set[str]:
+        return {path for path, _ in self.model.named_modules()}
+
+    @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
         return dict(self.model.named_parameters(remove_duplicate=False))
+
+    @cached_property
+    def layers(self) -> dict[str, nn.Module]:
+        """The message-passing layers by path."""
+        return layers_of(self.model)
 
     def full_name(self, call: Call, weight: str) -> str:
         """A layer's name for a weight, as the model's name for it."""
         path = f"{call.path}.{weight}" if call.path else weight
         parameter = self.parameters.get(path)
+        if parameter is None and path.rpartition(".")[0] + ".parametrizations" in self.modules:
+            raise LayerError(
+                f"{path}: it is parametrised (weight norm or the like), so its own variance cannot "
+                f"be set. Initialise before parametrising it."
+            )
         if parameter is None:
             raise LayerError(
                 f"{call.path}: its description names a weight {weight!r} that it does not have. "
@@ -77,19 +91,34 @@ class Study:
             key = self._weight_key(call)
         if key not in self._graphs:
             weight = self.inputs.data.get(key) if key else None
+            if weight is not None and not bool(torch.isfinite(weight).all()):
+                raise GraphError(
+                    f"data.{key}: expected finite edge weights, got NaN or infinity. Clean them."
+                )
             self._graphs[key] = self.inputs.graph(weight)
         graph = self._graphs[key]
         flow = getattr(call.layer, "flow", "source_to_target")
         return graph.reversed if flow == "target_to_source" else graph
 
     def _weight_key(self, call: Call) -> str:
-        assert self.trace.inputs is not None and call.edge_weight is not None
-        seen = call.edge_weight.reshape(-1)
-        for key, value in self.trace.inputs.data.to_dict().items():
-            if isinstance(value, Tensor) and value.layout == torch.strided:
-                flat = value.reshape(-1)
-                if flat.shape == seen.shape and bool((flat == seen).all()) and key != "x":
-                    return str(key)
+        """The name of the data's tensor that a layer was given as edge weights."""
+        assert self.trace.inputs is not None
+        assert call.edge_weight is not None
+        data, seen = self.trace.inputs.data, call.edge_weight
+        edges = self.inputs.edges()[0].size(1)
+        candidates = {
+            key: value
+            for key, value in data.to_dict().items()
+            if isinstance(value, Tensor) and self.inputs.data[key].numel() == edges
+        }
+        for key, value in candidates.items():
+            if value is seen or value.data_ptr() == seen.data_ptr():
+                return str(key)
+        for key, value in candidates.items():
+            if value.numel() == seen.numel() and bool(
+                (value.reshape(-1) == seen.reshape(-1)).all()
+            ):
+                return str(key)
         raise LayerError(
             f"{call.path}: it received edge weights that are none of the data's tensors (computed "
             f"inside the model), so its operator is unknown. Use estimate='measured', or store "
@@ -101,14 +130,16 @@ class Study:
         """Every call as stages. Unknown ones are an error that names the layer, or empty."""
         if self.strict:
             self._refuse_strangers()
-        return [self._describe(call) for call in self.trace.calls]
+            return [self._describe(call) for call in self.trace.calls]
+        return [self._describe_if_known(call) for call in self.trace.calls]
+
+    def _describe_if_known(self, call: Call) -> list[Stage]:
+        try:
+            return self._describe(call)
+        except LayerError:
+            return []
 
     def _describe(self, call: Call) -> list[Stage]:
-        if not self.strict:
-            try:
-                return replace(self, strict=True)._describe(call)
-            except LayerError:
-                return []
         description = describe_kind(call.layer)
         ways_out = (
             f"Describe it with virgo.register_layer({type(call.layer).__name__}), or use "
@@ -130,14 +161,16 @@ class Study:
 
     def _refuse_strangers(self) -> None:
         """Modules of unknown make that own matrices might be layers; never guess silently."""
-        layers = layers_of(self.model)
+        containers = {
+            ".".join(path.split(".")[:i])
+            for path in self.layers
+            for i in range(path.count(".") + 1)
+        }
         for path, module in self.model.named_modules():
-            inside = any(path == p or path.startswith(p + ".") or not p for p in layers)
-            contains = any(p.startswith(path + ".") or not path for p in layers)
             home = type(module).__module__
             known = home.startswith(("torch.nn.", "torch_geometric.nn.", "ogb."))
             owns = any(p.dim() > 1 for p in module.parameters(recurse=False))
-            if owns and not (inside or contains or known):
+            if owns and not known and path not in containers and owner(path, self.layers) is None:
                 raise LayerError(
                     f"{path}: {type(module).__name__} owns parameters and is not registered, so "
                     f"whether it passes messages is unknown. Describe it with "
@@ -177,42 +210,50 @@ class Study:
             return hops(self.trace, self.stages, self._projected_features(), "forward")
         signal = self.node_signal
         if self.signal == "mean" and self.inputs.x is not None:
-            rms = reading.node_signal(self.inputs, "rms") if signal.min() < 0 else None
-            if not np.any(signal) or (
-                rms is not None and squared_norm(signal) < 1e-12 * squared_norm(rms)
-            ):
-                raise GraphError(
-                    "data.x: expected mean features other than zero, got a signal that cancels "
-                    "within every node (standardised rows do this). "
-                    "Use signal='rms' or estimate='measured'."
-                )
+            self._refuse_empty_means(signal)
         found = hops(self.trace, self.stages, signal, "forward")
-        check_cancellation(self.trace, self.stages, signal, found)
+        check_cancellation(self.trace, self.stages, signal, found, self._rounding)
         return found
+
+    @property
+    def _rounding(self) -> float:
+        """The relative precision of the features."""
+        x = self.inputs.x
+        return torch.finfo(x.dtype).eps if x is not None and x.is_floating_point() else 0.0
+
+    def _refuse_empty_means(self, signal: Vector) -> None:
+        """Rows that sum to nothing leave Theorem 3 nothing to go by."""
+        negligible = not np.any(signal)
+        if not negligible and signal.min() < 0:
+            rms = reading.node_signal(self.inputs, "rms")
+            limit = max(1e-12, self._rounding**2)
+            negligible = squared_norm(signal) < limit * squared_norm(rms)
+        if negligible:
+            raise GraphError(
+                "data.x: expected mean features other than zero, got a signal that cancels within "
+                "every node (standardised rows do this). "
+                "Use signal='rms' or estimate='measured'."
+            )
 
     def _projected_features(self) -> Vector:
         """``X M``, the signal of a mirrored network: it is linear, so its amplitudes are exact."""
-        x = self.inputs.x
+        x, first = self.inputs.x, next(iter(self.uses.items()), None)
         assert x is not None
-        call = self.trace.calls[0]
-        weight = next(
-            (t for stage in self.stages[0] for t in stage if t.weight is not None), None
-        )
-        if weight is None or call.width != x.size(-1):
+        if first is None or self.trace.calls[0].width != x.size(-1) or first[1][0][0] != 0:
             return self.node_signal
-        assert weight.weight is not None
-        name = self.full_name(call, weight.weight)
-        shape = tuple(self.parameters[name].shape)
-        mirrored = standard(
-            shape, "mirrored", generator_for(self.seed, name),
-            mirror_out=not self._is_last(0, len(self.stages[0]) - 1), in_first=weight.in_first,
+        name, ((_, _, term), *_) = first
+        mirror_in, mirror_out = self._mirrors(name)
+        weight = standard(
+            tuple(self.parameters[name].shape), "mirrored", generator_for(self.seed, name),
+            mirror_in=mirror_in, mirror_out=mirror_out, in_first=term.in_first,
         )  # fmt: skip
-        matrix = (mirrored.T if weight.in_first else mirrored)[: max(1, mirrored.shape[0] // 2)]
-        dense = x.detach().to("cpu", torch.float32)
-        product = dense @ matrix.T.contiguous() if dense.layout == torch.strided else (
-            torch.sparse.mm(dense, matrix.T.contiguous())
-        )
-        return np.asarray(product.double().numpy())
+        matrix = weight.T if term.in_first else weight
+        if mirror_out:
+            matrix = matrix[: matrix.size(0) // 2]
+        features = x.detach().to("cpu", torch.float32)
+        if features.layout == torch.strided:
+            return np.asarray((features @ matrix.T).double().numpy())
+        return np.asarray(torch.sparse.mm(features, matrix.T.contiguous()).double().numpy())
 
     @cached_property
     def backward_hops(self) -> Hops:
@@ -242,6 +283,10 @@ class Study:
         """Whether, and with how many classes, the last layer's own output is the logits."""
         if said is False:
             return None
+        if said is not None and not isinstance(said, (int, np.integer)):
+            raise OptionError(
+                f"num_classes: expected a number, True, False or None, got {said!r}. Pass one."
+            )
         width = self._last_width()
         if said is not None and said is not True:
             if said < 2:
@@ -257,6 +302,11 @@ class Study:
                 )
             return int(said)
         if not self.trace.logits or width is None or self.inputs.is_hetero:
+            if said is True:
+                raise OptionError(
+                    "num_classes: expected a model whose output is its last layer's own, got one "
+                    "that ends otherwise. Pass num_classes=False."
+                )
             return None
         y = self.inputs.data.get("y")
         labelled = _is_classes(y) and y.numel() == self.inputs.num_nodes and int(y.max()) < width
@@ -276,8 +326,9 @@ class Study:
         channels = getattr(self.trace.calls[-1].layer, "out_channels", None)
         return channels if isinstance(channels, int) else None
 
-    def _is_last(self, call: int, stage: int) -> bool:
-        return call == len(self.trace.calls) - 1 and stage == len(self.stages[call]) - 1
+    def is_last(self, call: int, stage: int) -> bool:
+        """Whether a stage is the end of the network."""
+        return self.trace.ends(call) and stage == len(self.stages[call]) - 1
 
     # --- rows ------------------------------------------------------------------------------
 
@@ -298,22 +349,10 @@ class Study:
     def row(self, name: str, variance: float, ratio: float) -> Row:
         """The row of a weight of a registered layer."""
         uses = self.uses[name]
-        call, stage, term = uses[0]
+        call, _, term = uses[0]
         shape = tuple(self.parameters[name].shape)
-        fan_out, fan_in = (shape[1], shape[0]) if term.in_first else (shape[0], shape[1])
-        if not math.isfinite(variance) or variance <= 0:
-            raise LayerError(
-                f"{name}: expected a positive finite variance, got {variance}. "
-                f"Check the method, the edge weights and the features."
-            )
-        mirrored = self.distribution == "mirrored"
-        mirror_in = mirrored and self._mirror_in(call, stage, name)
-        mirror_out = mirrored and not self._is_last(call, stage)
-        if (mirror_in and fan_in < 2) or (mirror_out and fan_out < 2):
-            raise OptionError(
-                f"{name}: distribution='mirrored' pairs hidden units, expected a width of at "
-                f"least 2, got {fan_in} -> {fan_out}. Widen it or use another distribution."
-            )
+        fan_in, fan_out = self.fans(name)
+        mirror_in, mirror_out = self._mirrors(name)
         return Row(
             layer=self.trace.calls[call].path,
             weight=name,
@@ -328,16 +367,40 @@ class Study:
             mirror_out=mirror_out,
         )
 
-    def _mirror_in(self, call: int, stage: int, name: str) -> bool:
-        """Whether a weight's input comes in pairs: from an earlier stage, through no Linear."""
+    def _mirrors(self, name: str) -> tuple[bool, bool]:
+        """Whether a weight's input and output come in pairs of opposite sign.
+
+        Of a weight used in several places, one that needs pairs decides: pairs of blocks are
+        linear on other input too.
+        """
+        if self.distribution != "mirrored":
+            return False, False
+        uses = self.uses[name]
+        mirror_in = any(self._is_paired(call, stage, term) for call, stage, term in uses)
+        mirror_out = any(not self.is_last(call, stage) for call, stage, _ in uses)
+        fan_in, fan_out = self.fans(name)
+        if (mirror_in and fan_in < 2) or (mirror_out and fan_out < 2):
+            raise OptionError(
+                f"{name}: distribution='mirrored' pairs hidden units, expected a width of at "
+                f"least 2, got {fan_in} -> {fan_out}. Widen it or use another distribution."
+            )
+        return mirror_in, mirror_out
+
+    def _is_paired(self, call: int, stage: int, term: Term) -> bool:
+        """Whether a use reads pairs: from an earlier stage, through no Linear of another kind."""
         used = self.trace.calls[call]
-        first_stage_in = bool(used.parents) and not used.from_input and not used.through_linear
+        layer_input = bool(used.parents) and not used.from_input and not used.through_linear
         if stage == 0:
-            return first_stage_in
-        # SAGE's root term skips the projection stage before it and sees the layer's own input
-        projected = {t.weight for t in self.stages[call][0]} == {"lin.weight"}
-        skips = projected and name.endswith("lin_r.weight")
-        return first_stage_in if skips else True
+            return layer_input
+        # SAGE's root term skips the projection before it and reads the layer's own input
+        projects = all(t.operator.graph is None for t in self.stages[call][0])
+        skips = projects and len(self.stages[call][stage]) > 1 and term.operator.graph is None
+        return layer_input if skips else True
+
+    def fans(self, name: str) -> tuple[int, int]:
+        """Fan in and fan out of a weight of a registered layer."""
+        shape, term = self.parameters[name].shape, self.uses[name][0][2]
+        return (shape[0], shape[1]) if term.in_first else (shape[1], shape[0])
 
     def rows(self, method: schemes.Method) -> list[Row]:
         """A row a weight. A weight used twice gets the geometric mean of what its uses ask for,
@@ -345,118 +408,13 @@ class Study:
         made = []
         for name in self.uses:
             views = [_View(self, c, s, name) for c, s, _ in self.uses[name]]
-            logs = [math.log(_checked(method, view, name)) for view in views]
-            variance = math.exp(sum(logs) / len(logs)) if len(logs) > 1 else (
-                method.rule(views[0])
-            )
-            plain = method.rule(
-                schemes.WithoutGraph(views[0].fan_in, views[0].fan_out, self.gain)
-            )
+            wanted = [_checked(method, view, name) for view in views]
+            variance = wanted[0]
+            if len(wanted) > 1:
+                variance = math.exp(sum(map(math.log, wanted)) / len(wanted))
+            plain = method.rule(schemes.WithoutGraph(*self.fans(name), self.gain))
             made.append(self.row(name, variance, variance / plain))
         return made
-
-    def released_rows(self, method: schemes.Method) -> list[Row]:
-        """What the authors' code computes, difference by difference (docs/theory.md lists them)."""
-        operator = self.inputs.graph().unweighted.gcn()
-        depth = len(self.trace.calls)
-        groups = [self._released_weights(c) for c in range(depth)]
-        first = self.parameters[groups[0][0]]
-        fan_in, hidden = first.shape[1], first.shape[0]
-        per_layer: dict[str, list[float]] = {}
-        if "forward" in method.directions:
-            norms = _norms(operator, reading.node_signal(self.inputs, "mean"), depth)
-            later = [
-                theory.virgo_forward(hidden, norms[i] / norms[i + 1]) for i in range(1, depth)
-            ]
-            per_layer["forward"] = [theory.virgo_forward(fan_in), *later]
-        if "backward" in method.directions:
-            if self.num_classes is None:
-                raise OptionError(
-                    "num_classes: the released code needs it for virgo-backward, got none and "
-                    "could not infer it. Pass num_classes=."
-                )
-            norms = _norms(operator, np.ones(self.inputs.num_nodes), depth)
-            last = theory.virgo_backward_last(self.inputs.num_nodes, self.num_classes, norms[1])
-            general = [
-                theory.virgo_backward(hidden, norms[i] / norms[i + 1]) for i in range(1, depth)
-            ]
-            per_layer["backward"] = [last, *general][::-1]
-        both = list(per_layer.values())
-        variances = both[0] if len(both) == 1 else list(map(theory.harmonic_mean, *both))
-        made: dict[str, Row] = {}
-        for group, variance in zip(groups, variances, strict=True):
-            for name in group:
-                shape = self.parameters[name].shape
-                plain = method.rule(schemes.WithoutGraph(shape[1], shape[0], self.gain))
-                if name in self.uses:  # a layer used twice keeps its last value, as there
-                    made[name] = self.row(name, variance, variance / plain)
-        return list(made.values())
-
-    def _released_weights(self, call: int) -> list[str]:
-        """GCN's one, GraphSAGE's two; of GIN's inner layers the first and the last."""
-        chain = [stage for stage in self.stages[call] if any(t.weight for t in stage)]
-        ends = chain if len(chain) == 1 else [chain[0], chain[-1]]
-        return [
-            self.full_name(self.trace.calls[call], term.weight)
-            for stage in ends
-            for term in stage
-            if term.weight is not None
-        ]
-
-    # --- the plan's surroundings -----------------------------------------------------------
-
-    def graph_facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {"nodes": self.inputs.num_nodes}
-        facts["edges"] = int(self.inputs.data.num_edges) if self.inputs.is_hetero else (
-            self.inputs.edges()[0].size(1)
-        )
-        if self.inputs.sampled is not None:
-            facts["sampled"] = self.inputs.sampled
-        return facts
-
-    def complete(self, made: Plan) -> Plan:
-        """Add the biases to zero, what is left alone and why, and the notes."""
-        planned = {row.weight for row in made.rows}
-        layers = {row.layer for row in made.rows}
-        biases: list[str] = []
-        left: list[tuple[str, str]] = []
-        for name, parameter in self.model.named_parameters():
-            if name in planned:
-                continue
-            layer = next((p for p in layers if not p or name.startswith(p + ".")), None)
-            is_bias = layer is not None and name.endswith("bias") and self._is_weights_bias(
-                name, planned
-            )
-            if not parameter.requires_grad:
-                left.append((name, "frozen (requires_grad=False)"))
-            elif is_bias and made.bias == "zero":
-                biases.append(name)
-            elif is_bias:
-                left.append((name, "bias='keep'"))
-            else:
-                left.append((name, self._reason(name, layer)))
-        return replace(
-            made,
-            biases=tuple(biases),
-            left_alone=tuple(left),
-            notes=(*made.notes, *self.inputs.notes, *self.notes),
-        )
-
-    def _is_weights_bias(self, name: str, planned: set[str]) -> bool:
-        """A bias of a layer or of a linear map inside it, not of a norm."""
-        owner = name.rpartition(".")[0]
-        return f"{owner}.weight" in planned or owner in {c.path for c in self.trace.calls}
-
-    def _reason(self, name: str, layer: str | None) -> str:
-        owner = name.rpartition(".")[0]
-        module = self.model.get_submodule(owner)
-        if layer is not None:
-            return f"not a weight of the layer's message passing ({type(module).__name__})"
-        if any(owner == p or owner.startswith(p + ".") for p in layers_of(self.model)):
-            return "its layer did not run"
-        if is_linear(module):
-            return "a linear layer outside message passing"
-        return f"{type(module).__name__} is not a message-passing layer"
 
 
 @dataclass(frozen=True)
@@ -469,18 +427,12 @@ class _View:
     name: str
 
     @property
-    def _shape(self) -> tuple[int, int]:
-        shape = self.study.parameters[self.name].shape
-        term = next(t for _, _, t in self.study.uses[self.name])
-        return (shape[1], shape[0]) if term.in_first else (shape[0], shape[1])
-
-    @property
     def fan_in(self) -> int:
-        return self._shape[1]
+        return self.study.fans(self.name)[0]
 
     @property
     def fan_out(self) -> int:
-        return self._shape[0]
+        return self.study.fans(self.name)[1]
 
     @property
     def gain(self) -> float:
@@ -497,7 +449,7 @@ class _View:
     @property
     def softmax_variance(self) -> float | None:
         study = self.study
-        if study.num_classes is None or not study._is_last(self.call, self.stage):
+        if study.num_classes is None or not study.is_last(self.call, self.stage):
             return None
         norm = study.backward_hops.last_squared_norm * study.inputs.num_nodes
         return theory.virgo_backward_last(study.inputs.num_nodes, study.num_classes, norm)
@@ -514,15 +466,10 @@ def _checked(method: schemes.Method, view: _View, name: str) -> float:
 
 
 def _is_classes(y: Any) -> bool:
-    return isinstance(y, Tensor) and not y.is_floating_point() and y.numel() == y.size(0) > 0 and (
-        int(y.min()) >= 0
+    return (
+        isinstance(y, Tensor)
+        and not y.is_floating_point()
+        and y.dim() > 0
+        and y.numel() == y.size(0) > 0
+        and int(y.min()) >= 0
     )
-
-
-def _norms(operator: Operator, start: Vector, depth: int) -> list[float]:
-    """Squared norms of ``start`` after 0, 1, ..., depth hops."""
-    norms, x = [squared_norm(start)], start
-    for _ in range(depth):
-        x = operator(x)
-        norms.append(squared_norm(x))
-    return norms

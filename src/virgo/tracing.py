@@ -8,11 +8,14 @@ pass over a few nodes tells all of it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import random
+from collections.abc import Container, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -52,9 +55,18 @@ class Trace:
     output: Any = None
     inputs: Inputs | None = None
 
-    def children(self, index: int) -> list[int]:
-        """The calls that received the output of call ``index``."""
-        return [i for i, call in enumerate(self.calls) if index in call.parents]
+    @cached_property
+    def children(self) -> list[list[int]]:
+        """For each call, the calls that received its output."""
+        found: list[list[int]] = [[] for _ in self.calls]
+        for index, call in enumerate(self.calls):
+            for parent in sorted(call.parents):
+                found[parent].append(index)
+        return found
+
+    def ends(self, index: int) -> bool:
+        """Whether what a call returns leaves the network: to its output, into no other layer."""
+        return not self.children[index]
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -66,6 +78,28 @@ def unwrap(model: nn.Module) -> nn.Module:
             model = model.module
         else:
             return model
+
+
+@contextmanager
+def _own_weather(model: nn.Module) -> Iterator[None]:
+    """Passes of ours: no random state consumed, no autocast, no inference mode around them.
+
+    Autocast keeps casts of weights that a measurement changes, and inference mode records no
+    graph to follow.
+    """
+    devices = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
+    kinds = {p.device.type for p in model.parameters()} | {"cpu"}
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=sorted(devices)))
+        stack.enter_context(torch.inference_mode(False))
+        for kind in sorted(kinds & {"cpu", "cuda"}):
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
 
 
 @contextmanager
@@ -86,8 +120,7 @@ def preserved(model: nn.Module, *, weights: bool = False) -> Iterator[None]:
         (p, p.detach().clone() if weights and not is_lazy(p) else None, p.grad, p.requires_grad)
         for p in model.parameters()
     ]
-    devices = [p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"]
-    with torch.random.fork_rng(devices=sorted(set(devices))):
+    with _own_weather(model):
         try:
             model.eval()
             _empty_caches(model)
@@ -102,13 +135,13 @@ def preserved(model: nn.Module, *, weights: bool = False) -> Iterator[None]:
                     parameter.grad = grad
                     parameter.requires_grad_(requires_grad)
             for module, kept in zip(modules, attributes, strict=True):
-                for key, value in kept.items():
-                    current = vars(module).get(key)
-                    if type(value) is dict and type(current) is dict:
-                        current.clear()
-                        current.update(value)
-                    elif current is not value:
-                        vars(module)[key] = value
+                for key, then in kept.items():
+                    now = vars(module).get(key)
+                    if type(then) is dict and type(now) is dict:
+                        now.clear()
+                        now.update(then)
+                    elif now is not then:
+                        vars(module)[key] = then
                 for key in set(vars(module)) - set(kept):
                     del vars(module)[key]
 
@@ -117,8 +150,7 @@ def layers_of(model: nn.Module) -> dict[str, nn.Module]:
     """The outermost message-passing layers by path, in order of declaration."""
     found: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
-        inside = any(path.startswith(outer + ".") for outer in found if outer)
-        if is_layer(module) and not inside and "" not in found:
+        if is_layer(module) and owner(path, found) is None:
             found[path] = module
     if not found:
         raise LayerError(
@@ -128,19 +160,30 @@ def layers_of(model: nn.Module) -> dict[str, nn.Module]:
     return found
 
 
+def owner(path: str, layers: Container[str]) -> str | None:
+    """The layer of ``layers`` that a module or parameter path lies in, if any.
+
+    >>> owner("convs.0.lin.weight", {"convs.0", "convs.1"})
+    'convs.0'
+    """
+    if "" in layers:
+        return ""
+    parts = path.split(".")
+    prefixes = (".".join(parts[: i + 1]) for i in range(len(parts)))
+    return next((prefix for prefix in prefixes if prefix in layers), None)
+
+
 def is_uninitialised(model: nn.Module) -> bool:
     """Whether some parameter waits for a first batch to learn its shape."""
-    return any(is_lazy(p) for p in model.parameters()) or any(
-        is_lazy(b) for b in model.buffers()
-    )
+    return any(is_lazy(p) for p in model.parameters()) or any(is_lazy(b) for b in model.buffers())
 
 
 def materialise(model: nn.Module, inputs: Inputs, forward: Forward | None) -> None:
     """Run lazy layers once on a few nodes so that their parameters get their shapes."""
-    training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with _own_weather(model), torch.no_grad():
             run(model, inputs.few_nodes().prepared_for(model).data, forward)
     except VirgoError:
         raise
@@ -151,7 +194,8 @@ def materialise(model: nn.Module, inputs: Inputs, forward: Forward | None) -> No
             f"run the model once yourself."
         ) from error
     finally:
-        model.train(training)
+        for module, training in modes:
+            module.training = training
         _empty_caches(model)
     if is_uninitialised(model):
         raise LayerError(
@@ -173,7 +217,7 @@ def arguments_of(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     try:
         return dict(inspect.signature(layer.forward).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):
-        return dict(enumerate(args)) | kwargs  # type: ignore[arg-type]
+        return {str(i): value for i, value in enumerate(args)} | kwargs
 
 
 def float_tensors(value: Any) -> list[Tensor]:
@@ -210,11 +254,11 @@ def watch(model: nn.Module, inputs: Inputs, forward: Forward | None = None) -> T
 
 
 def _watch(model: nn.Module, inputs: Inputs, forward: Forward | None) -> Trace:
-    inputs = inputs.prepared_for(model)
-    leaves = _make_leaves(inputs)
-    watcher = _Watcher(model, inputs, leaves)
-    with preserved(model), torch.enable_grad(), hooked(watcher.hooks()):
-        output = run(model, inputs.data, forward)
+    with preserved(model), torch.enable_grad():
+        inputs = inputs.prepared_for(model)
+        watcher = _Watcher(model, inputs, _make_leaves(inputs))
+        with hooked(watcher.hooks()):
+            output = run(model, inputs.data, forward)
         watcher.finish(output)
     if not watcher.calls:
         raise LayerError(
@@ -269,6 +313,8 @@ class _Watcher:
             for name, module in layer.named_modules():
                 inner.add(id(module))
                 if is_linear(module):
+                    whole = f"{path}.{name}" if path else name
+                    yield module.register_forward_pre_hook(self._check_width(whole))
                     yield module.register_forward_pre_hook(self._inner_linear(name))
         for path, module in self.model.named_modules():
             if id(module) not in inner and is_linear(module):
@@ -314,6 +360,8 @@ class _Watcher:
             call.own_edges = False
             return
         edges = arguments.get("edge_index", arguments.get("adj_t"))
+        if edges is None:  # a layer that calls them something else
+            edges = next((a for a in list(arguments.values())[1:] if _looks_like_edges(a)), None)
         if isinstance(edges, Tensor):
             if edges.layout != torch.strided:
                 call.own_edges = edges is self.inputs.adjacency
@@ -367,6 +415,13 @@ class _Watcher:
             while type(node).__name__ in _SOFTMAX:
                 node = node.next_functions[0][0]  # type: ignore[union-attr]
             self.logits = self.outputs.get(node) == len(self.calls) - 1
+
+
+def _looks_like_edges(value: Any) -> bool:
+    if not isinstance(value, Tensor):
+        return False
+    pairs = value.dim() == 2 and value.size(0) == 2 and not value.is_floating_point()
+    return pairs or value.layout != torch.strided
 
 
 def is_linear(module: nn.Module) -> bool:

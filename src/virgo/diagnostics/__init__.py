@@ -2,15 +2,23 @@
 
 from virgo.diagnostics.check import Finding, Report, Thresholds, check
 from virgo.diagnostics.compare import Comparison, compare
+from virgo.diagnostics.integrations import LightningMonitor
 from virgo.diagnostics.measure import Measurement, measure
+from virgo.diagnostics.monitor import Monitor
+from virgo.diagnostics.tables import Assumptions
+from virgo.diagnostics.verify import verify
 
 __all__ = [
+    "Assumptions",
     "Comparison",
     "Finding",
+    "LightningMonitor",
     "Measurement",
+    "Monitor",
     "Report",
     "Thresholds",
     "check",
     "compare",
     "measure",
+    "verify",
 ]

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -114,13 +115,19 @@ class Report:
         notes = [*self.measurement.notes, *self.notes]
         return "\n".join([*lines, *([""] if notes else []), *(f"note: {n}" for n in notes)])
 
-    def plot(self) -> Any:
-        """Matplotlib axes, forward and backward, predicted beside measured."""
+    def figure(self) -> Any:
+        """Forward and backward, predicted beside measured, as a matplotlib figure."""
         from virgo.report.plots import variance_over_depth
 
-        return variance_over_depth(self._curves(), title=self.title).axes
+        return variance_over_depth(self._curves(), title=self.title)
+
+    def plot(self) -> Any:
+        """Matplotlib axes of :meth:`figure`."""
+        return self.figure().axes
 
     def _curves(self) -> dict[str, dict[str, Sequence[float]]]:
+        measured: dict[str, Sequence[float]]
+        predicted: dict[str, Sequence[float]]
         measured = {"forward": self.measurement.forward, "backward": self.measurement.backward}
         predicted = {"forward": self.predicted_forward, "backward": self.predicted_backward}
         return {"measured": measured, "predicted": predicted}
@@ -148,18 +155,11 @@ class Report:
 
     def save(self, path: str | Path) -> Path:
         """Write the report: ``.html`` (one page), ``.json`` or ``.png``, by the file's ending."""
-        return save(self, path, lambda: variance_over_depth_figure(self))
+        return save(self, path)
 
 
-def variance_over_depth_figure(report: Report) -> Any:
-    """The figure behind :meth:`Report.plot`."""
-    from virgo.report.plots import variance_over_depth
-
-    return variance_over_depth(report._curves(), title=report.title)
-
-
-def save(result: Any, path: str | Path, figure: Any) -> Path:
-    """Write something with ``document()`` and ``to_json()`` by the ending of ``path``."""
+def save(result: Any, path: str | Path) -> Path:
+    """Write something with ``document()``, ``to_json()`` and ``figure()`` by ``path``'s ending."""
     path = Path(path)
     kind = path.suffix.lower()
     if kind not in (".html", ".json", ".png", ".pdf", ".svg"):
@@ -175,7 +175,7 @@ def save(result: Any, path: str | Path, figure: Any) -> Path:
     elif kind == ".json":
         path.write_text(result.to_json(indent=1), encoding="utf-8")
     else:
-        figure().savefig(path, dpi=200)
+        result.figure().savefig(path, dpi=200)
     return path
 
 
@@ -208,9 +208,7 @@ def check(
     """
     bare = unwrap(model)
     limits = thresholds or Thresholds()
-    measured = measure(
-        bare, data, loss=loss, plan=plan, forward=forward, nodes=nodes, seed=seed
-    )
+    measured = measure(bare, data, loss=loss, plan=plan, forward=forward, nodes=nodes, seed=seed)
     read = reading.read(data)
     if nodes is not None and nodes < read.num_nodes:
         read = read.neighbourhood(nodes, seed)
@@ -340,8 +338,10 @@ def judge(measured: Measurement, limits: Thresholds) -> list[Finding]:
 
 def _overflow(layers: Sequence[Layer]) -> list[Finding]:
     for layer in layers:
-        if math.isinf(layer.forward) or math.isinf(layer.backward) or (
-            layer.width > 1 and math.isnan(layer.forward)
+        if (
+            math.isinf(layer.forward)
+            or math.isinf(layer.backward)
+            or (layer.width > 1 and math.isnan(layer.forward))
         ):
             return [Finding("bad", "exploding", layer.name,
                             f"Numbers overflow at layer {layer.index} ({layer.name}).",
@@ -358,7 +358,7 @@ def _first_hop(layers: Sequence[Layer], limits: Thresholds) -> list[Finding]:
         return [Finding("bad", "no signal at the first hop", layers[1].name,
                         f"The first layer lets almost nothing through: mean square "
                         f"{before:.2g} goes in, {after:.2g} comes out.",
-                        "Check edge weights and the scale of the first weight. " + _REMEDY)]  # fmt: skip
+                        "Check edge weights and the first weight. " + _REMEDY)]  # fmt: skip
     return []
 
 
@@ -379,7 +379,7 @@ def _decay(hidden: Sequence[Layer], direction: str, limits: Thresholds) -> list[
     if change < limits.watch:
         return []
     shrinking = values.index(max(values)) < values.index(min(values))
-    steps = [b / a for a, b in zip(values, values[1:], strict=False)]
+    steps = [b / a for a, b in pairwise(values)]
     worst = steps.index(min(steps) if shrinking else max(steps)) + 1
     level = "bad" if change >= limits.change else "watch"
     verb = "vanishes" if shrinking else "explodes"
@@ -393,8 +393,7 @@ def _decay(hidden: Sequence[Layer], direction: str, limits: Thresholds) -> list[
             f"The {what} {verb} by a factor of {change:.2g} over the hidden layers, {way} layer "
             f"{ordered[0].index} to layer {ordered[-1].index}, most of all at layer "
             f"{ordered[worst].index} ({ordered[worst].name}).",
-            "Try virgo.init_(model, data, "
-            f"'virgo-{direction}', estimate='measured').",
+            f"Try virgo.init_(model, data, 'virgo-{direction}', estimate='measured').",
         )
     ]
 
@@ -406,7 +405,7 @@ def _dead(hidden: Sequence[Layer], limits: Thresholds) -> list[Finding]:
     return [Finding("bad", "dead units", worst.name,
                     f"{worst.dead:.0%} of the units that reach layer {worst.index} "
                     f"({worst.name}) are zero at every node.",
-                    "Lower the learning rate, look at the biases, or initialise again.")]  # fmt: skip
+                    "Lower the learning rate, look at biases, or initialise again.")]  # fmt: skip
 
 
 def _alike(hidden: Sequence[Layer], limits: Thresholds) -> list[Finding]:

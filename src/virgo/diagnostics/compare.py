@@ -121,9 +121,7 @@ class Comparison:
 
     def at(self, depth: int, direction: str) -> dict[str, Curve]:
         """The curves of one panel, by method."""
-        return {
-            c.method: c for c in self.curves if (c.depth, c.direction) == (depth, direction)
-        }
+        return {c.method: c for c in self.curves if (c.depth, c.direction) == (depth, direction)}
 
     def claims(self) -> list[Claim]:
         """Does Virgo decline less steeply than the classic methods? Per depth and direction,
@@ -149,7 +147,7 @@ class Comparison:
         raw["claims"] = [{**asdict(c), "confirmed": c.confirmed} for c in self.claims()]
         return json.dumps(plain_numbers(raw), indent=indent)
 
-    def table(self, depth: int) -> list[tuple[str, str, str, str, str]]:
+    def table(self, depth: int) -> list[tuple[str, ...]]:
         """Method, stability and depth of leaving a factor of ten, forward and backward."""
         forward, backward = self.at(depth, "forward"), self.at(depth, "backward")
         rows = []
@@ -157,8 +155,10 @@ class Comparison:
             cells = []
             for panel in (forward, backward):
                 curve = panel.get(name)
-                cells += [f"x{show(curve.stability)}", str(curve.leaves or "never")] if curve else (
-                    ["-", "-"]
+                cells += (
+                    [f"x{show(curve.stability)}", str(curve.leaves or "never")]
+                    if curve
+                    else (["-", "-"])
                 )
             rows.append((name, *cells))
         return rows
@@ -226,7 +226,7 @@ class Comparison:
 
     def save(self, path: str | Path) -> Path:
         """Write ``.html``, ``.json`` or a picture, by the file's ending."""
-        return save(self, path, self.figure)
+        return save(self, path)
 
 
 def compare(

@@ -22,7 +22,15 @@ from torch import Tensor, nn
 from virgo import inputs as reading
 from virgo.errors import GraphError, LayerError, OptionError
 from virgo.inputs import Forward, Inputs
-from virgo.observing import Loss, Pass, default_loss, node_variance, observe, with_gradients
+from virgo.observing import (
+    DefaultLoss,
+    Loss,
+    Pass,
+    fits_classes,
+    node_variance,
+    observe,
+    with_gradients,
+)
 from virgo.plans import Plan, text_table
 from virgo.tracing import Call, is_uninitialised, preserved, unwrap, watch
 
@@ -260,7 +268,9 @@ class _Probe:
     def layer(self, index: int) -> Layer:
         is_output = index > self.last
         seen = self.seen
-        name = "output" if is_output else "input" if index == 0 else f"into {self.calls[index].path}"
+        name = (
+            "output" if is_output else "input" if index == 0 else f"into {self.calls[index].path}"
+        )
         return Layer(
             index=index,
             name=name,
@@ -306,7 +316,7 @@ def _classification_loss(inputs: Inputs) -> Loss:
             f"{'none' if y is None else 'floating numbers'}. Pass loss=lambda output, data: ..., "
             "or backward=False."
         )
-    usual, _ = default_loss(inputs, seed=0)
+    usual = DefaultLoss()
 
     def loss(output: Any, data: Any) -> Tensor:
         if not isinstance(output, Tensor):
@@ -315,7 +325,7 @@ def _classification_loss(inputs: Inputs) -> Loss:
                 f"Pass loss=lambda output, data: ... that picks the logits, or "
                 f"forward=lambda model, data: model(...)[0]."
             )
-        if output.dim() != 2 or output.size(0) != y.numel() or int(y.max()) >= output.size(1):
+        if not fits_classes(output, y):
             raise LayerError(
                 f"model: expected logits for {y.numel()} labels in {int(y.max()) + 1} classes, got "
                 f"an output of {list(output.shape)}. Pass loss=lambda output, data: ..."
@@ -340,7 +350,9 @@ def _check_memory(inputs: Inputs, calls: list[Call]) -> None:
     """Refuse what cannot fit, before the machine does so less kindly."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
-            available = next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
+            available = next(
+                int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line
+            )
     except (OSError, StopIteration):
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     widths = [call.width or 0 for call in calls]
@@ -350,7 +362,7 @@ def _check_memory(inputs: Inputs, calls: list[Call]) -> None:
     if needed > available:
         raise GraphError(
             f"data: expected a pass to fit in {available / 1e9:.0f} GB, got about "
-            f"{needed / 1e9:.0f} GB for {inputs.num_nodes:,} nodes. Measure a sample: nodes=100_000."
+            f"{needed / 1e9:.0f} GB for {inputs.num_nodes:,} nodes. Sample it: nodes=100_000."
         )
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from virgo.observing import node_variance, wide
 from virgo.tracing import arguments_of, float_tensors, hooked, layers_of, received
 
 
@@ -189,7 +190,7 @@ def _norm_into(norms: dict[str, Tensor], name: str) -> Callable[[Tensor], None]:
     def hook(parameter: Tensor) -> None:
         if parameter.grad is not None:
             gradient = parameter.grad.detach()
-            norms[name] = torch.linalg.vector_norm(gradient, dtype=_wide(gradient))
+            norms[name] = torch.linalg.vector_norm(gradient, dtype=wide(gradient))
 
     return hook
 
@@ -198,42 +199,9 @@ def _rows(tensor: Tensor) -> int:
     return tensor.numel() // tensor.size(-1) if tensor.dim() and tensor.size(-1) else 0
 
 
-def _wide(tensor: Tensor) -> torch.dtype:
-    return torch.float32 if tensor.device.type == "mps" else torch.float64
-
-
 def variance(tensors: list[Tensor]) -> float:
-    """:func:`virgo.observing.node_variance`, several times as fast, and infinite on overflow.
-
-    In float64, since what a monitor is there to see are values whose squares leave float32.
-    """
-    total, count = 0.0, 0
-    for tensor in tensors:
-        if not tensor.dim() or tensor.size(-1) < 2:
-            return math.nan
-        sparse = tensor.layout != torch.strided
-        total += _sparse_sum(tensor) if sparse else _dense_sum(tensor)
-        count += _rows(tensor)
-    if not count:
+    """The variance of a layer, infinite where it overflows."""
+    if any(not tensor.dim() or tensor.size(-1) < 2 for tensor in tensors) or not tensors:
         return math.nan
-    return math.inf if math.isnan(total) else total / count
-
-
-def _dense_sum(tensor: Tensor) -> float:
-    """The sum over rows of the variance over columns."""
-    rows = tensor.detach().reshape(-1, tensor.size(-1))
-    # pieces that stay in a processor's cache; elsewhere, few of them
-    piece = 1 << (16 if tensor.device.type == "cpu" else 24)
-    total = torch.zeros((), dtype=_wide(tensor), device=tensor.device)
-    for chunk in torch.split(rows, max(1, piece // rows.size(1))):
-        wide = chunk.to(total.dtype, copy=True)
-        flat = wide.sub_(wide.mean(1, keepdim=True)).reshape(-1)
-        total += torch.dot(flat, flat)
-    return float(total) / rows.size(1)
-
-
-def _sparse_sum(tensor: Tensor) -> float:
-    coo = tensor.detach().to_sparse_coo().coalesce()
-    values, width = coo.values().to(_wide(tensor)), tensor.size(1)
-    sums = values.new_zeros(tensor.size(0)).index_add_(0, coo.indices()[0], values)
-    return float(values.square().sum() / width - (sums / width).square().sum())
+    value = node_variance(tensors)
+    return math.inf if math.isnan(value) else value

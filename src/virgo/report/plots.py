@@ -12,6 +12,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 COLUMN_WIDTH = 3.4  # inches, one column of a two-column paper
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#0072B2", "#D55E00", "#999933")
@@ -49,7 +50,8 @@ def draw_variances(
             high = [values[i] + spreads[name][i] for i in layers]
             axes.fill_between(layers, low, high, color=style(index)["color"], alpha=0.15, lw=0)
     axes.set_yscale("log")
-    axes.set_xlabel("layer")
+    axes.set_xlabel("layer", fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_title(TITLES.get(direction, direction), fontsize=9)
     axes.tick_params(labelsize=8)
     axes.grid(visible=True, which="major", alpha=0.25, linewidth=0.5)
