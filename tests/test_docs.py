@@ -140,3 +140,13 @@ def test_this_test_runs_and_compares() -> None:
 def test_this_test_can_fail(old: str, new: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         run(PAGE.replace(old, new, 1), "page")
+
+
+def test_the_tables_are_those_of_the_results() -> None:
+    """Every number in a table between markers comes from a file in results/."""
+    import subprocess
+    import sys
+
+    script = CHECKOUT / "docs" / "refresh.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

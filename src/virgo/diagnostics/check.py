@@ -137,11 +137,13 @@ class Report:
         curves = self._curves()
         header = ["layer", "what", "predicted", "measured", "measured / predicted",
                   "change from the layer before"]  # fmt: skip
-        details = [f"{f.sentence} {f.advice}" for f in self.findings]
+        headline = self.findings[0].sentence if self.findings else self.verdict
+        details = [self.findings[0].advice] if self.findings else []
+        details += [f"{finding.sentence} {finding.advice}" for finding in self.findings[1:]]
         return {
             "title": f"Virgo check: {self.title}",
             "subtitle": ", ".join(f"{v:,} {k}" for k, v in self.measurement.facts.items()),
-            "verdict": {"level": self.level, "headline": self.verdict, "details": details[1:]},
+            "verdict": {"level": self.level, "headline": headline, "details": details},
             "charts": [_chart(direction, curves) for direction in ("forward", "backward")],
             "tables": [
                 {"title": f"{direction.capitalize()} variance", "note": "", "header": header,
@@ -200,7 +202,7 @@ def check(
     >>> import virgo
     >>> from torch_geometric.nn import GCN
     >>> data = virgo.data.citation_like(num_nodes=300, seed=0)
-    >>> deep = GCN(data.num_features, 32, num_layers=24, out_channels=7)
+    >>> deep = GCN(data.num_features, 64, num_layers=12, out_channels=7)
     >>> virgo.check(deep, data, virgo.plan(deep, data, "xavier")).ok
     False
     >>> virgo.check(deep, data, virgo.plan(deep, data, "virgo-forward", estimate="measured")).ok
@@ -405,7 +407,7 @@ def _dead(hidden: Sequence[Layer], limits: Thresholds) -> list[Finding]:
     return [Finding("bad", "dead units", worst.name,
                     f"{worst.dead:.0%} of the units that reach layer {worst.index} "
                     f"({worst.name}) are zero at every node.",
-                    "Lower the learning rate, look at biases, or initialise again.")]  # fmt: skip
+                    "Try a wider layer or distribution='mirrored'.")]  # fmt: skip
 
 
 def _alike(hidden: Sequence[Layer], limits: Thresholds) -> list[Finding]:
@@ -444,10 +446,10 @@ def _chart(direction: str, curves: dict[str, dict[str, Sequence[float]]]) -> dic
 def _layer_table(measured: Measurement) -> dict[str, Any]:
     return {
         "title": "What each layer receives",
-        "note": "Dirichlet energies are divided by the squared norm; MAD is the mean average "
-        "distance (one minus cosine) between nodes.",
+        "note": "Dirichlet energies with the normalised and the plain Laplacian, divided by the "
+        "squared norm; MAD is the mean average distance (one minus cosine) between nodes.",
         "header": ["layer", "what", "width", "mean", "second moment", "dead units",
-                   "Dirichlet (normalised Laplacian)", "Dirichlet (plain Laplacian)", "MAD"],
+                   "Dirichlet (norm.)", "Dirichlet (plain)", "MAD"],
         "rows": [
             [layer.index, layer.name, layer.width, layer.mean, layer.second_moment, layer.dead,
              layer.dirichlet_normalized, layer.dirichlet_plain, layer.mean_average_distance]

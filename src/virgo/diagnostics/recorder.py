@@ -201,7 +201,7 @@ def _rows(tensor: Tensor) -> int:
 
 def variance(tensors: list[Tensor]) -> float:
     """The variance of a layer, infinite where it overflows."""
-    if any(not tensor.dim() or tensor.size(-1) < 2 for tensor in tensors) or not tensors:
+    if any(not t.dim() or t.size(-1) < 2 for t in tensors) or not sum(t.size(0) for t in tensors):
         return math.nan
     value = node_variance(tensors)
     return math.inf if math.isnan(value) else value
