@@ -1036,7 +1036,6 @@ def leaky(z: Tensor) -> Tensor:
         ("leaky-relu", 2 / (1 + 0.01**2)),
         (lambda z: 3 * z, 1 / 9),
     ],
-    ids=str,
 )
 def test_gain_of_the_nonlinearity(nonlinearity: Any, gain: float) -> None:
     data = graph(41)
