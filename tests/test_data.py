@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import os
 import pickle
@@ -22,7 +23,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN, MLP
 from torch_geometric.utils import degree, homophily
 
-from virgo.data import citation_like, demo_graph, find_root, load_citation, user_cache
+from virgo.data import citation_like, demo_graph, find_root, load_arxiv, load_citation, user_cache
 from virgo.errors import DataError
 
 SMALL = {"num_nodes": 400, "num_features": 200, "num_val": 50, "num_test": 100}
@@ -400,3 +401,47 @@ def test_real_citation_graphs(data_root: Path, name: str, nodes: int, edges: int
         pytest.skip(f"no real data: {data_root} has no {folder}/raw")
     data = load_citation(name, data_root)
     assert (data.num_nodes, data.num_edges) == (nodes, edges)
+
+
+def _write_arxiv(root: Path, *, features: bool) -> None:
+    """OGB's raw layout in miniature: four papers, three citations."""
+    files = {
+        "raw/edge.csv.gz": "0,1\n1,2\n3,0\n",
+        "raw/node-label.csv.gz": "0\n1\n1\n0\n",
+        "split/time/train.csv.gz": "0\n2\n",
+    }
+    if features:
+        files["raw/node-feat.csv.gz"] = "0.5,1\n1,0\n0,2\n3,0.25\n"
+    for name, text in files.items():
+        path = root / "ogbn_arxiv" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(text.encode()))
+
+
+def test_arxiv_says_when_its_features_are_generated(tmp_path: Path) -> None:
+    _write_arxiv(tmp_path, features=False)
+    data, remark = load_arxiv(tmp_path, num_features=5)
+    assert remark is not None
+    assert "generated" in remark
+    assert data.x.shape == (4, 5)
+    assert data.edge_index.tolist() == [[0, 0, 1, 1, 2, 3], [1, 3, 0, 2, 1, 0]]
+    assert data.y.tolist() == [0, 1, 1, 0]
+    assert data.train_mask.tolist() == [True, False, True, False]
+
+
+def test_arxiv_takes_real_features_where_they_are(tmp_path: Path) -> None:
+    _write_arxiv(tmp_path, features=True)
+    data, remark = load_arxiv(tmp_path)
+    assert remark is None
+    assert data.x.tolist() == [[0.5, 1.0], [1.0, 0.0], [0.0, 2.0], [3.0, 0.25]]
+
+
+def test_a_damaged_arxiv_file_is_named(tmp_path: Path) -> None:
+    _write_arxiv(tmp_path, features=False)
+    edges = tmp_path / "ogbn_arxiv" / "raw" / "edge.csv.gz"
+    edges.write_bytes(edges.read_bytes()[:20])
+    with pytest.raises(DataError, match=r"edge\.csv\.gz"):
+        load_arxiv(tmp_path)
+    edges.unlink()
+    with pytest.raises(DataError, match=r"expected edge\.csv\.gz"):
+        load_arxiv(tmp_path)

@@ -40,7 +40,7 @@ from torch_geometric.nn import (
 )
 
 import virgo
-from virgo import inputs
+from virgo import reading
 
 METHODS = (
     "lecun",
@@ -804,7 +804,7 @@ def test_more_edges_than_float32_counts_exactly_can_be_watched() -> None:
     """2^24 + 3 rounds up in float32, one past the last edge."""
     edge_index = torch.zeros(2, 2**24 + 4, dtype=torch.int32)
     edge_index[1, -1] = 1
-    read = inputs.read(Data(x=torch.ones(2, 1), edge_index=edge_index))
+    read = reading.read(Data(x=torch.ones(2, 1), edge_index=edge_index))
     assert read.few_nodes().num_nodes == 2
 
 
@@ -863,7 +863,7 @@ def test_graphs_are_sampled_uniformly() -> None:
     graphs = [Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]])) for _ in range(6)]
     counts = np.zeros(6)
     for seed in range(600):
-        read = inputs.read(graphs, max_graphs=2, seed=seed)
+        read = reading.read(graphs, max_graphs=2, seed=seed)
         counts[read.sampled["index"]] += 1
     assert counts.sum() == 1200
     assert np.abs(counts - 200).max() < 5 * math.sqrt(600 * 2 / 9)

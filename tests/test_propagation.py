@@ -34,7 +34,7 @@ from torch_geometric.nn import (
 )
 
 import virgo
-from virgo import inputs, tracing
+from virgo import inputs, reading, tracing
 from virgo.propagation import Compressed, Graph, Operator
 from virgo.study import Study
 
@@ -132,7 +132,7 @@ def set_identity(layer: nn.Module, *, only: str | None = None) -> nn.Module:
 
 def stages_of(model: nn.Module, data: Any) -> list[list[tuple[Any, ...]]]:
     """What Virgo says the model computes, the way ``virgo.plan`` asks for it."""
-    read = inputs.read(data)
+    read = reading.read(data)
     trace = tracing.watch(model, read)
     return Study(model, read, trace, 2.0, "mean", "uniform", seed=0).stages
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -68,9 +69,8 @@ def load_data(args: argparse.Namespace) -> tuple[Any, str, list[str]]:
     if name.lower() in CITATION:
         return data.load_citation(name, args.root), name.lower(), []
     if name.lower() == "ogbn-arxiv":
-        from virgo.data.arxiv import GENERATED
-
-        return data.load_arxiv_structure(args.root), "ogbn-arxiv", [GENERATED]
+        graph, remark = data.load_arxiv(args.root)
+        return graph, "ogbn-arxiv", [remark] if remark else []
     if name == "demo":
         graph, description = data.demo_graph()
         generated = "generated" in description
@@ -91,9 +91,10 @@ def load_file(path: Path) -> Any:
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.storage import GlobalStorage
 
+    # added for good, as PyG does: the context manager would take PyG's own away when it ends
+    torch.serialization.add_safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage])
     try:
-        with torch.serialization.safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]):
-            found = torch.load(path, weights_only=True)
+        found = torch.load(path, weights_only=True)
     except Exception as error:
         raise DataError(
             f"{path}: expected a torch_geometric Data saved with torch.save, got "
@@ -110,7 +111,7 @@ def load_object(spec: str) -> Callable[..., Any]:
     sys.path.insert(0, str(Path.cwd()))
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             f"{spec}: expected a function to import, got {error}. Run virgo where the module can "
             f"be imported."
@@ -140,6 +141,12 @@ def model_maker(args: argparse.Namespace, data: Any) -> Callable[..., Any]:
         return kind(data.num_features, args.width, depth, classes)
 
     return make
+
+
+def _needs_depth(make: Callable[..., Any]) -> bool:
+    """Whether a function cannot be called without an argument: that is the depth."""
+    given = inspect.signature(make).parameters.values()
+    return any(p.default is p.empty and p.kind < p.VAR_POSITIONAL for p in given)
 
 
 def write(result: Any, args: argparse.Namespace) -> None:
@@ -177,7 +184,7 @@ def check(args: argparse.Namespace) -> int:
 
     data, name, notes = load_data(args)
     make = model_maker(args, data)
-    model = make(args.layers) if args.model in MODELS else make()
+    model = make(args.layers) if _needs_depth(make) else make()
     with errors.status("measuring one pass"):
         found = None
         if args.method:
@@ -200,7 +207,7 @@ def compare(args: argparse.Namespace) -> int:
 
     data, name, notes = load_data(args)
     make = model_maker(args, data)
-    depths = args.layers if args.model in MODELS else None
+    depths = args.layers if inspect.signature(make).parameters else None
     with reporting("measuring") as progress:
         study = virgo.compare(
             make, data, args.methods, depths, args.seeds, nodes=args.nodes,
@@ -264,7 +271,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_subject(three)
-    three.add_argument("--layers", type=int, default=2, help="of a built-in model (default 2)")
+    three.add_argument("--layers", type=int, default=2, help="of a built-in model, or given "
+                       "to a function that takes it (default 2)")  # fmt: skip
     three.add_argument("--method", help="check what this method would draw, e.g. xavier, "
                        "virgo-forward+measured (default: the model's own weights)")  # fmt: skip
     three.add_argument("--seed", type=int, default=0, help="of the draw")
@@ -326,7 +334,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.run(args)
         return code
     except VirgoError as error:
-        errors.print(f"virgo: {error}", style="red", markup=False, highlight=False)
+        message = " ".join(f"virgo: {error}".split())
+        errors.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
         return 2
     except KeyboardInterrupt:
         return 130

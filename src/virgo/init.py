@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import inputs as reading
+from . import analytic, reading, released, schemes, theory
 from . import measured as measuring
-from . import released, schemes, theory
 from .errors import OptionError
 from .inputs import Forward, Inputs
 from .leftovers import complete
+from .modules import is_uninitialised, layers_of, materialise, unwrap
 from .plans import Plan, choose_seed
 from .sampling import DISTRIBUTIONS
 from .study import Study
-from .tracing import is_uninitialised, layers_of, materialise, unwrap, watch
+from .tracing import watch
 
 Activation = str | Callable[[Tensor], Tensor]
 _CHOICES = {
@@ -154,7 +154,7 @@ def plan(
     elif variant == "released" and chosen.directions:
         made = replace(base, rows=tuple(released.rows(study, chosen)))
     else:
-        made = replace(base, rows=tuple(study.rows(chosen)))
+        made = replace(base, rows=tuple(analytic.rows(study, chosen)))
     return complete(made, study)
 
 

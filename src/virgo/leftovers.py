@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .layers import is_layer
+from .modules import is_linear, owner
 from .plans import Plan
 from .study import Study
-from .tracing import is_linear, owner
 
 
 def complete(made: Plan, study: Study) -> Plan:

@@ -23,10 +23,11 @@ from torch import nn
 from . import schemes, theory
 from .errors import GraphError, OptionError
 from .inputs import Forward, Inputs
+from .modules import is_linear, preserved
 from .observing import DefaultLoss, Loss, observe, with_gradients
 from .plans import Plan, Row
 from .study import Study
-from .tracing import Trace, is_linear, preserved
+from .tracing import Trace
 
 MAX_PASSES = 12
 

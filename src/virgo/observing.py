@@ -19,8 +19,8 @@ from torch_geometric.data import Data
 
 from .errors import LayerError, VirgoError
 from .inputs import Forward, Inputs, run
+from .modules import arguments_of, float_tensors, hooked, layers_of, received
 from .sampling import generator_for
-from .tracing import arguments_of, float_tensors, hooked, layers_of, received
 
 Loss = Callable[[Any, Any], Tensor]
 

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from .errors import OptionError, PlanError
+from .modules import is_uninitialised, unwrap
 from .sampling import DISTRIBUTIONS, generator_for, standard
-from .tracing import is_uninitialised, unwrap
 
 FORMAT = 1
 

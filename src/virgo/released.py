@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import inputs as reading
 from . import schemes, theory
 from .errors import GraphError, LayerError, OptionError
+from .inputs import node_signal
 from .plans import Row
 from .propagation import Operator, Vector, squared_norm
 from .study import Study
@@ -31,7 +31,7 @@ def rows(study: Study, method: schemes.Method) -> list[Row]:
     fan_in, hidden = study.fans(groups[0][0])
     per_direction = []
     if "forward" in method.directions:
-        norms = _norms(operator, reading.node_signal(study.inputs, "mean"), depth)
+        norms = _norms(operator, node_signal(study.inputs, "mean"), depth)
         later = [theory.virgo_forward(hidden, norms[i] / norms[i + 1]) for i in range(1, depth)]
         per_direction.append([theory.virgo_forward(fan_in), *later])
     if "backward" in method.directions:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,16 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from . import inputs as reading
-from . import schemes, theory
 from .amplitudes import Hops, check_cancellation, hops
 from .errors import GraphError, LayerError, OptionError
-from .inputs import Inputs
+from .inputs import Inputs, node_signal
 from .layers import LayerView, Stage, Term, describe_kind
+from .modules import layers_of, owner
 from .plans import Row
 from .propagation import Graph, Vector, squared_norm
 from .sampling import generator_for, standard
-from .tracing import Call, Trace, layers_of, owner
+from .tracing import Call, Trace
 
 
 @dataclass
@@ -183,7 +181,7 @@ class Study:
     def node_signal(self) -> Vector:
         if self._looks_up_features:
             return np.ones(self.inputs.num_nodes)
-        return reading.node_signal(self.inputs, self.signal)
+        return node_signal(self.inputs, self.signal)
 
     @property
     def _looks_up_features(self) -> bool:
@@ -198,7 +196,7 @@ class Study:
         signal = self.node_signal
         if self.inputs.x is None or self._looks_up_features:
             self.notes.append("no features to average: every node starts with amplitude 1")
-        elif not np.any(signal) and not np.any(reading.node_signal(self.inputs, "rms")):
+        elif not np.any(signal) and not np.any(node_signal(self.inputs, "rms")):
             raise GraphError(
                 "data.x: expected features, got only zeros. Virgo scales what the features send "
                 "through the graph; pass real features (or ones)."
@@ -225,7 +223,7 @@ class Study:
         """Rows that sum to nothing leave Theorem 3 nothing to go by."""
         negligible = not np.any(signal)
         if not negligible and signal.min() < 0:
-            rms = reading.node_signal(self.inputs, "rms")
+            rms = node_signal(self.inputs, "rms")
             limit = max(1e-12, self._rounding**2)
             negligible = squared_norm(signal) < limit * squared_norm(rms)
         if negligible:
@@ -401,68 +399,6 @@ class Study:
         """Fan in and fan out of a weight of a registered layer."""
         shape, term = self.parameters[name].shape, self.uses[name][0][2]
         return (shape[0], shape[1]) if term.in_first else (shape[1], shape[0])
-
-    def rows(self, method: schemes.Method) -> list[Row]:
-        """A row a weight. A weight used twice gets the geometric mean of what its uses ask for,
-        which leaves the variance at the far end unchanged."""
-        made = []
-        for name in self.uses:
-            views = [_View(self, c, s, name) for c, s, _ in self.uses[name]]
-            wanted = [_checked(method, view, name) for view in views]
-            variance = wanted[0]
-            if len(wanted) > 1:
-                variance = math.exp(sum(map(math.log, wanted)) / len(wanted))
-            plain = method.rule(schemes.WithoutGraph(*self.fans(name), self.gain))
-            made.append(self.row(name, variance, variance / plain))
-        return made
-
-
-@dataclass(frozen=True)
-class _View:
-    """One use of one weight, as a method sees it."""
-
-    study: Study
-    call: int
-    stage: int
-    name: str
-
-    @property
-    def fan_in(self) -> int:
-        return self.study.fans(self.name)[0]
-
-    @property
-    def fan_out(self) -> int:
-        return self.study.fans(self.name)[1]
-
-    @property
-    def gain(self) -> float:
-        return self.study.gain
-
-    @property
-    def forward_ratio(self) -> float:
-        return self.study.forward_hops.ratios[self.call, self.stage]
-
-    @property
-    def backward_ratio(self) -> float:
-        return self.study.backward_hops.ratios[self.call, self.stage]
-
-    @property
-    def softmax_variance(self) -> float | None:
-        study = self.study
-        if study.num_classes is None or not study.is_last(self.call, self.stage):
-            return None
-        norm = study.backward_hops.last_squared_norm * study.inputs.num_nodes
-        return theory.virgo_backward_last(study.inputs.num_nodes, study.num_classes, norm)
-
-
-def _checked(method: schemes.Method, view: _View, name: str) -> float:
-    value = method.rule(view)
-    if not (math.isfinite(value) and value > 0):
-        raise LayerError(
-            f"{name}: expected a positive finite variance from {method.name}, got {value}. "
-            f"Check the method, the edge weights and the features."
-        )
-    return value
 
 
 def _is_classes(y: Any) -> bool:

@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from virgo import inputs as reading
-from virgo import theory
+from virgo import reading, theory
 from virgo.amplitudes import hops
 from virgo.diagnostics.measure import Layer, Measurement, measure, plain_numbers, show
-from virgo.errors import LayerError, OptionError, VirgoError
-from virgo.inputs import Forward
+from virgo.errors import GraphError, LayerError, OptionError, VirgoError
+from virgo.inputs import Forward, Inputs
+from virgo.modules import unwrap
 from virgo.observing import Loss
 from virgo.plans import Plan, text_table
 from virgo.study import Study
-from virgo.tracing import unwrap, watch
+from virgo.tracing import watch
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def check(
 
 def _predict(
     model: nn.Module,
-    read: reading.Inputs,
+    read: Inputs,
     plan: Plan | None,
     forward: Forward | None,
     measured: Measurement,
@@ -254,9 +254,11 @@ def _predict(
         forecast = _forecast(study, weights)
         mask = read.data.get("train_mask")
         labelled = np.ones(read.num_nodes)
-        if loss is None and isinstance(mask, Tensor) and mask.shape == (read.num_nodes,):
+        masked = isinstance(mask, Tensor) and mask.shape == (read.num_nodes,) and bool(mask.any())
+        if loss is None and masked:
             labelled = mask.cpu().numpy().astype(float)
-        backcast = _backcast(study, weights, labelled, measured.backward[-1])
+        classes = study.infer_classes(None) if loss is None else None
+        backcast = _backcast(study, weights, labelled, classes, measured.backward[-1])
         assert len(chain) == count - 1
         return forecast, backcast, []
     except VirgoError as error:
@@ -273,6 +275,8 @@ def _variance(study: Study, call: int, weight: str, planned: dict[str, float] | 
 def _forecast(study: Study, planned: dict[str, float] | None) -> list[float]:
     """Theorem 1: each stage multiplies by ``m_1 var(w) / gain`` times what its operator does."""
     signal = study.node_signal
+    if not np.any(signal):
+        raise GraphError("data.x: the mean feature of every node is zero")
     carried = hops(study.trace, study.stages, signal, "forward")
     out = [float(signal @ signal) / signal.size]
     for c, chain in enumerate(study.stages):
@@ -287,11 +291,14 @@ def _forecast(study: Study, planned: dict[str, float] | None) -> list[float]:
 
 
 def _backcast(
-    study: Study, planned: dict[str, float] | None, labelled: np.ndarray[Any, Any], seen: float
+    study: Study,
+    planned: dict[str, float] | None,
+    labelled: np.ndarray[Any, Any],
+    classes: int | None,
+    seen: float,
 ) -> list[float]:
-    """Theorem 2 where the last layer gives logits; otherwise from the gradient that was seen."""
+    """Theorem 2 where logits meet the default loss; otherwise from the gradient that was seen."""
     carried = hops(study.trace, study.stages, labelled, "backward")
-    classes = study.infer_classes(None)
     nodes, count = labelled.size, float(labelled.sum())
     value = 1.0 / (nodes * count * classes) if classes else seen
     out = [value]
@@ -333,7 +340,7 @@ def judge(measured: Measurement, limits: Thresholds) -> list[Finding]:
     if not found:
         found += _decay(hidden, "forward", limits) + _decay(hidden, "backward", limits)
     found += _dead(hidden, limits)
-    if not found:
+    if not any(finding.level == "bad" for finding in found):
         found += _alike(hidden, limits)
     return sorted(found, key=lambda finding: finding.level != "bad")
 
@@ -366,7 +373,9 @@ def _first_hop(layers: Sequence[Layer], limits: Thresholds) -> list[Finding]:
 
 def _decay(hidden: Sequence[Layer], direction: str, limits: Thresholds) -> list[Finding]:
     """Vanishing or exploding over the hidden layers, and the layer where most of it happens."""
-    ordered = list(hidden) if direction == "forward" else list(hidden)[::-1]
+    # one neuron has no variance: judge by the others
+    ordered = [layer for layer in hidden if not math.isnan(getattr(layer, direction))]
+    ordered = ordered if direction == "forward" else ordered[::-1]
     values = [getattr(layer, direction) for layer in ordered]
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return []

@@ -156,7 +156,10 @@ class Comparison:
             for panel in (forward, backward):
                 curve = panel.get(name)
                 cells += (
-                    [f"x{show(curve.stability)}", str(curve.leaves or "never")]
+                    [
+                        f"x{show(curve.stability)}",
+                        "never" if curve.leaves is None else str(curve.leaves),
+                    ]
                     if curve
                     else (["-", "-"])
                 )
@@ -255,6 +258,8 @@ def compare(
 
     A method that fails on this model is listed with its error; the others go on.
     """
+    if seeds < 1:
+        raise OptionError(f"seeds: expected at least 1, got {seeds}.")
     takes_depth = bool(inspect.signature(make_model).parameters)
     if depths and not takes_depth:
         raise OptionError(
@@ -280,7 +285,7 @@ def compare(
             except Exception as error:
                 if not isinstance(error, (ValueError, RuntimeError)):
                     raise
-                failures[f"{label}, {depth} layers"] = str(error)
+                failures[f"{label}, {depth} layers" if takes_depth else label] = str(error)
             else:
                 facts |= trace.facts
                 notes = [*dict.fromkeys([*notes, *trace.notes])]

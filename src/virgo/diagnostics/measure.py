@@ -19,20 +19,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from virgo import inputs as reading
+from virgo import reading
+from virgo.diagnostics.recorder import variance
 from virgo.errors import GraphError, LayerError, OptionError
 from virgo.inputs import Forward, Inputs
+from virgo.modules import is_uninitialised, preserved, unwrap
 from virgo.observing import (
     DefaultLoss,
     Loss,
     Pass,
     fits_classes,
-    node_variance,
     observe,
     with_gradients,
 )
 from virgo.plans import Plan, text_table
-from virgo.tracing import Call, is_uninitialised, preserved, unwrap, watch
+from virgo.tracing import Call, watch
 
 _EDGES_AT_A_TIME = 1 << 18
 
@@ -182,17 +183,16 @@ def measure(
         )
     calls = watch(bare, read, forward).calls
     _check_memory(read, calls)
-    prepared = with_gradients(read.prepared_for(bare))
+    prepared = read.prepared_for(bare)
     chosen = (loss or _classification_loss(prepared)) if backward else None
     drawn: list[_Probe] = []
     with preserved(bare, weights=plan is not None):
         for done, (each, draw_seed) in enumerate(draws, 1):
             if each is not None:
                 each.apply_(bare, seed=draw_seed)
-            probe = _Probe(prepared, calls)
-            probe.seen = observe(
-                bare, prepared, forward, chosen, statistic=node_variance, probe=probe
-            )
+            # new leaves: hooks on the features of an earlier draw would hear this one too
+            probe = _Probe(with_gradients(prepared), calls)
+            probe.seen = observe(bare, prepared, forward, chosen, statistic=variance, probe=probe)
             drawn.append(probe)
             if progress is not None:
                 progress(done, len(draws))
@@ -206,8 +206,11 @@ def measure(
     notes += _remarks(layers)
     return Measurement(
         tuple(layers),
-        drawn[0].seen.grad_weights,
-        drawn[0].seen.loss,
+        {
+            name: _mean([probe.seen.grad_weights[name] for probe in drawn])
+            for name in drawn[0].seen.grad_weights
+        },
+        _mean([probe.seen.loss for probe in drawn]),
         len(draws),
         tuple(notes),
         {"nodes": read.num_nodes, "edges": int(prepared.data.num_edges)},
@@ -227,6 +230,8 @@ def _draws(plan: Plan | Sequence[Plan] | None, seeds: int) -> list[tuple[Plan | 
         return [(None, 0)]
     if isinstance(plan, Plan):
         return [(plan, plan.seed + draw) for draw in range(seeds)]
+    if not plan:
+        raise OptionError("plan: expected at least one plan, got an empty list. Pass some.")
     return [(each, each.seed) for each in plan]
 
 
@@ -298,12 +303,13 @@ def _dirichlet(h: Tensor, inputs: Inputs) -> tuple[float, float]:
 
 def _mean_average_distance(h: Tensor) -> float:
     r"""Mean of ``1 - cos`` over all pairs, through :math:`\|\sum_i u_i\|^2`: linear in nodes."""
+    h = h.double()  # the squares of small numbers vanish in a narrower type
     norms = h.norm(dim=1)
     alive = norms > 0
     count = int(alive.sum())
     if count < 2:
         return 0.0
-    total = (h[alive] / norms[alive, None]).double().sum(0)
+    total = (h[alive] / norms[alive, None]).sum(0)
     return (count**2 - float(total @ total)) / (count * (count - 1))
 
 
@@ -372,12 +378,16 @@ def _average(draws: list[Layer]) -> Layer:
     values: dict[str, Any] = {}
     for name, first in asdict(draws[0]).items():
         column = [getattr(layer, name) for layer in draws]
-        values[name] = statistics.fmean(column) if isinstance(first, float) else first
+        values[name] = _mean(column) if isinstance(first, float) else first
     for name in ("forward", "backward"):
         column = [getattr(layer, name) for layer in draws]
         finite = all(map(math.isfinite, column))
         values[f"{name}_sd"] = statistics.stdev(column) if finite else math.nan
     return Layer(**values)
+
+
+def _mean(column: list[float]) -> float:
+    return sum(column) / len(column)  # fmean refuses infinities of both signs
 
 
 def _with_ratio(layer: Layer, following: Layer | None) -> Layer:

@@ -19,7 +19,7 @@ from virgo.diagnostics.integrations import Writer, check_writer, write_scalars
 from virgo.diagnostics.measure import plain_numbers
 from virgo.diagnostics.recorder import Record, Recorder
 from virgo.errors import LayerError, OptionError
-from virgo.tracing import is_uninitialised, layers_of, unwrap
+from virgo.modules import is_uninitialised, layers_of, unwrap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

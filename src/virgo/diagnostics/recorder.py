@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from virgo.modules import arguments_of, float_tensors, hooked, layers_of, received
 from virgo.observing import node_variance, wide
-from virgo.tracing import arguments_of, float_tensors, hooked, layers_of, received
 
 
 @dataclass(frozen=True)

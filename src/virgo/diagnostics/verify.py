@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GCN
 
-from virgo import inputs as reading
+from virgo import reading
 from virgo.data import load_citation
 from virgo.diagnostics import assumptions as stats
 from virgo.diagnostics.assumptions import Network, Observations, Propagate
