@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import gc
 import math
 import random
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -635,3 +637,17 @@ print("virgo._kernels" in sys.modules)
     assert "virgo" in added
     assert not added & {"numba", "matplotlib", "scipy", "pandas", "rich", "optuna", "networkx"}
     assert out[1] == "False"
+
+
+def test_a_measured_pass_is_not_kept_in_memory() -> None:
+    """A gradient hook that holds its own tensor keeps the whole pass alive for ever."""
+    data = virgo.data.citation_like(num_nodes=120, num_features=64, seed=0)
+    model = GCN(64, 16, num_layers=3, out_channels=7)
+    seen: list[weakref.ref[Any]] = []
+    for conv in model.convs:
+        conv.register_forward_hook(lambda *call: seen.append(weakref.ref(call[-1])))
+    virgo.measure(model, data)
+    virgo.plan(model, data, "virgo-backward", estimate="measured")
+    gc.collect()
+    assert len(seen) > 9
+    assert all(reference() is None for reference in seen)

@@ -157,11 +157,12 @@ def observe(
         if probe is not None:
             probe(index, kind, tensors)
         watched = [t for t in tensors if loss is not None and t.requires_grad]
+        expected = len(watched)  # a hook that held its own tensor would keep the pass in memory
         gradients: list[Tensor] = []
 
         def arrive(gradient: Tensor) -> None:
             gradients.append(gradient.detach())
-            if len(gradients) == len(watched):
+            if len(gradients) == expected:
                 into[index] = statistic(gradients)
                 if probe is not None:
                     probe(index, f"grad_{kind}", gradients)
