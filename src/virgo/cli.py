@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from virgo import __version__
+import virgo
+from virgo import demo as demonstration
+from virgo.diagnostics.compare import METHODS, parse_method, wants_depth
+from virgo.diagnostics.tables import refresh, to_markdown
+from virgo.diagnostics.verify import verify_all
 from virgo.errors import DataError, OptionError, VirgoError
+from virgo.plans import text_table
 
 errors = Console(stderr=True)
 MODELS = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT"}
@@ -61,18 +66,16 @@ def reporting(title: str) -> Iterator[Callable[..., None]]:
 
 def load_data(args: argparse.Namespace) -> tuple[Any, str, list[str]]:
     """The graph a command was asked to look at, its name, and what must be said about it."""
-    from virgo import data
-
     if args.data:
         return load_object(args.data)(), args.data, []
     name = args.target or "demo"
     if name.lower() in CITATION:
-        return data.load_citation(name, args.root), name.lower(), []
+        return virgo.data.load_citation(name, args.root), name.lower(), []
     if name.lower() == "ogbn-arxiv":
-        graph, remark = data.load_arxiv(args.root)
+        graph, remark = virgo.data.load_arxiv(args.root)
         return graph, "ogbn-arxiv", [remark] if remark else []
     if name == "demo":
-        graph, description = data.demo_graph()
+        graph, description = virgo.data.demo_graph()
         generated = "generated" in description
         return graph, "generated" if generated else "cora", [description] if generated else []
     path = Path(name)
@@ -143,53 +146,46 @@ def model_maker(args: argparse.Namespace, data: Any) -> Callable[..., Any]:
     return make
 
 
-def _needs_depth(make: Callable[..., Any]) -> bool:
-    """Whether a function cannot be called without an argument: that is the depth."""
-    given = inspect.signature(make).parameters.values()
-    return any(p.default is p.empty and p.kind < p.VAR_POSITIONAL for p in given)
-
-
 def write(result: Any, args: argparse.Namespace) -> None:
     """Save what was asked for, and say where it is."""
+    for path in outputs(args):
+        print(f"wrote {result.save(path)}")
+
+
+def outputs(args: argparse.Namespace) -> list[Path]:
+    """The files that were asked for; a wrong ending is said before any work is done."""
+    paths = []
     for option in ("json", "html", "png"):
         path = getattr(args, option, None)
         if path is not None:
             if path.suffix.lower() != f".{option}":
                 raise OptionError(f"--{option}: expected a path ending in .{option}, got {path}.")
-            print(f"wrote {result.save(path)}")
+            paths.append(path)
+    return paths
 
 
 # --- commands -----------------------------------------------------------------------------------
 
 
 def demo(args: argparse.Namespace) -> int:
-    from virgo import demo as demonstration
-
     demonstration.run(args.out, lambda line: print(line, flush=True), track)
     return 0
 
 
 def methods(args: argparse.Namespace) -> int:
-    from virgo.plans import text_table
-    from virgo.schemes import methods as known
-
-    print("\n".join(text_table(("method", "what it does"), list(known().items()), left=2)))
+    rows = list(virgo.methods().items())
+    print("\n".join(text_table(("method", "what it does"), rows, left=2)))
     return 0
 
 
 def check(args: argparse.Namespace) -> int:
-    from dataclasses import replace
-
-    import virgo
-
+    outputs(args)
     data, name, notes = load_data(args)
     make = model_maker(args, data)
-    model = make(args.layers) if _needs_depth(make) else make()
+    model = make(args.layers) if wants_depth(make) else make()
     with errors.status("measuring one pass"):
         found = None
         if args.method:
-            from virgo.diagnostics.compare import parse_method
-
             method, options = parse_method(args.method)
             found = virgo.plan(model, data, method, seed=args.seed, **options)
         given = {k: v for k, v in (("change", args.change), ("watch", args.watch)) if v}
@@ -203,11 +199,10 @@ def check(args: argparse.Namespace) -> int:
 
 
 def compare(args: argparse.Namespace) -> int:
-    import virgo
-
+    outputs(args)
     data, name, notes = load_data(args)
     make = model_maker(args, data)
-    depths = args.layers if inspect.signature(make).parameters else None
+    depths = args.layers if wants_depth(make) else None
     with reporting("measuring") as progress:
         study = virgo.compare(
             make, data, args.methods, depths, args.seeds, nodes=args.nodes,
@@ -219,9 +214,6 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def verify(args: argparse.Namespace) -> int:
-    from virgo.diagnostics.tables import refresh, to_markdown
-    from virgo.diagnostics.verify import verify_all
-
     with reporting("sampling paths") as progress:
         results = verify_all(args.targets, progress=progress, seeds=args.seeds)
     print(to_markdown(results))
@@ -246,7 +238,7 @@ def parser() -> argparse.ArgumentParser:
         description="Initialise graph neural networks so that signal and gradient survive.",
         epilog="In Python: virgo.init_(model, data) initialises any PyTorch Geometric model.",
     )
-    top.add_argument("--version", action="version", version=f"virgo {__version__}")
+    top.add_argument("--version", action="version", version=f"virgo {virgo.__version__}")
     commands = top.add_subparsers(required=True, metavar="command")
 
     one = commands.add_parser(
@@ -290,8 +282,6 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_subject(four)
-    from virgo.diagnostics.compare import METHODS
-
     four.add_argument("--layers", type=int, nargs="+", default=[5], help="depths (default 5)")
     four.add_argument("--methods", nargs="+", default=list(METHODS), help="names, with options "
                       "after a plus (default: %(default)s)")  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.hooks import RemovableHandle
 from torch_geometric.data import Data
 
 from .errors import LayerError, VirgoError
@@ -26,8 +27,7 @@ Loss = Callable[[Any, Any], Tensor]
 
 
 class Probe(Protocol):
-    """Called with every layer's tensors as they pass: ``kind`` is received, returned or either
-    with ``grad_`` before it."""
+    """Called with every layer's tensors as they pass: ``kind`` is received or returned."""
 
     def __call__(self, index: int, kind: str, tensors: list[Tensor]) -> None: ...
 
@@ -127,6 +127,7 @@ def observe(
     """
     seen = Pass()
     open_calls: list[int] = []
+    placed: list[RemovableHandle] = []  # on tensors, of which the features outlive the pass
 
     def enter(layer: nn.Module, args: Any, kwargs: Any) -> Any:
         tensors = received(arguments_of(layer, args, kwargs))
@@ -162,14 +163,11 @@ def observe(
 
         def arrive(gradient: Tensor) -> None:
             gradients.append(gradient.detach())
+            into[index] = statistic(gradients)  # of those that arrive: some kinds of node may not
             if len(gradients) == expected:
-                into[index] = statistic(gradients)
-                if probe is not None:
-                    probe(index, f"grad_{kind}", gradients)
                 gradients.clear()
 
-        for tensor in watched:
-            tensor.register_hook(arrive)
+        placed.extend(tensor.register_hook(arrive) for tensor in watched)
 
     def hooks() -> Any:
         for layer in layers_of(model).values():
@@ -187,7 +185,9 @@ def observe(
             # returned to us, not accumulated in the parameters
             gradients = torch.autograd.grad(value, [*named.values(), *features], allow_unused=True)
             for name, gradient in zip(named, gradients, strict=False):
-                seen.grad_weights[name] = 0.0 if gradient is None else float(gradient.norm())
+                seen.grad_weights[name] = 0.0 if gradient is None else _norm(gradient)
+    for handle in placed:
+        handle.remove()
     return seen
 
 
@@ -202,6 +202,10 @@ def _called(what: str, call: Callable[[], Any]) -> Any:
             f"{what}: expected a pass on the whole graph, got {type(error).__name__}: {error}. "
             f"Check forward= and loss=, and the model on this data."
         ) from error
+
+
+def _norm(gradient: Tensor) -> float:
+    return float(torch.linalg.vector_norm(gradient, dtype=wide(gradient)))
 
 
 def _records_gradient(value: Any) -> bool:

@@ -39,7 +39,7 @@ class Thresholds:
 
     change: float = 1000.0
     watch: float = 30.0
-    dead: float = 0.5  # share of units of a hidden layer that are zero everywhere
+    dead: float = 0.75  # share of units of a hidden layer that are zero everywhere
     alike: float = 1e-4  # mean average distance below which all nodes look alike
     first_hop: float = 1e-4  # second moment after the first layer over that of the input
 

@@ -232,6 +232,17 @@ class Comparison:
         return save(self, path)
 
 
+def wants_depth(make_model: Callable[..., nn.Module]) -> bool:
+    """Whether a maker of models is to be told the number of layers.
+
+    >>> wants_depth(lambda depth: depth), wants_depth(lambda hidden=64: hidden)
+    (True, False)
+    """
+    parameters = inspect.signature(make_model).parameters.values()
+    names = ("depth", "layers", "num_layers")
+    return any(p.default is p.empty or p.name in names for p in parameters)
+
+
 def compare(
     make_model: Callable[..., nn.Module],
     data: Any,
@@ -260,7 +271,7 @@ def compare(
     """
     if seeds < 1:
         raise OptionError(f"seeds: expected at least 1, got {seeds}.")
-    takes_depth = bool(inspect.signature(make_model).parameters)
+    takes_depth = wants_depth(make_model)
     if depths and not takes_depth:
         raise OptionError(
             "depths: expected a make_model that takes the depth, got one that takes nothing. "

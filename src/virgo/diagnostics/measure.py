@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from virgo import reading
 from virgo.diagnostics.recorder import variance
 from virgo.errors import GraphError, LayerError, OptionError
-from virgo.inputs import Forward, Inputs
+from virgo.inputs import Forward, Inputs, node_signal
 from virgo.modules import is_uninitialised, preserved, unwrap
 from virgo.observing import (
     DefaultLoss,
@@ -181,6 +181,8 @@ def measure(
             f"measured on a sample of {read.num_nodes:,} of {whole:,} nodes and the edges among "
             f"them; nodes at its border have lost neighbours"
         )
+    if not read.is_hetero:
+        node_signal(read, "mean")  # says so if features are NaN or infinite
     calls = watch(bare, read, forward).calls
     _check_memory(read, calls)
     prepared = read.prepared_for(bare)
@@ -232,6 +234,10 @@ def _draws(plan: Plan | Sequence[Plan] | None, seeds: int) -> list[tuple[Plan | 
         return [(plan, plan.seed + draw) for draw in range(seeds)]
     if not plan:
         raise OptionError("plan: expected at least one plan, got an empty list. Pass some.")
+    if seeds > 1:
+        raise OptionError(
+            f"seeds: expected 1 with several plans, which are one draw each, got {seeds}."
+        )
     return [(each, each.seed) for each in plan]
 
 
