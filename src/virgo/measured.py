@@ -54,17 +54,7 @@ def measure(
     tolerance: float,
 ) -> Plan:
     """A plan whose variances come from passes through the model; the model is left as it was."""
-    if not method.directions:
-        with_target = [n for n in schemes.methods() if schemes.find(n).directions]
-        raise OptionError(
-            f"estimate='measured': expected a method with a target to meet "
-            f"({', '.join(with_target)}), got {method.name!r}. Use estimate='analytic'."
-        )
-    if base.variant == "released":
-        raise OptionError(
-            "estimate='measured': expected variant='theorem', got 'released'. The released code "
-            "has no measured estimate."
-        )
+    _check(base, method)
     model = study.model
     chosen_loss = loss or DefaultLoss(base.seed)
     results: dict[str, list[_Unit]] = {}
@@ -101,6 +91,21 @@ def measure(
     return replace(
         base, rows=tuple(rows), measured=facts, notes=(*base.notes, *dict.fromkeys(notes))
     )
+
+
+def _check(base: Plan, method: schemes.Method) -> None:
+    """Refuse what has no target to measure."""
+    if not method.directions:
+        with_target = [n for n in schemes.methods() if schemes.find(n).directions]
+        raise OptionError(
+            f"estimate='measured': expected a method with a target to meet "
+            f"({', '.join(with_target)}), got {method.name!r}. Use estimate='analytic'."
+        )
+    if base.variant == "released":
+        raise OptionError(
+            "estimate='measured': expected variant='theorem', got 'released'. The released code "
+            "has no measured estimate."
+        )
 
 
 def _units(study: Study, base: Plan) -> list[_Unit]:
