@@ -6,6 +6,7 @@ Nothing here uses Virgo's hooks: models are run layer by layer, gradients come f
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import math
@@ -686,3 +687,21 @@ def test_the_table_has_a_line_a_layer(data: Data) -> None:
     assert "Dirichlet (norm.)" in text[0]
     assert "Dirichlet (plain)" in text[0]
     assert "into convs.1" in text[3]
+
+
+def test_dirichlet_energies_of_many_edges_are_estimated_and_said(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample of the edges, drawn with replacement, scaled to all of them."""
+    model = GCN(data.num_features, 16, num_layers=2, out_channels=7)
+    exact = virgo.measure(model, data).layers[1]
+    room = importlib.import_module("virgo.diagnostics.measure")
+    monkeypatch.setattr(room, "_SAMPLED_EDGES", 300)
+    assert data.num_edges > 300
+    trace = virgo.measure(model, data)
+    assert any("estimated from 300 edges" in note for note in trace.notes)
+    for name in ("dirichlet_normalized", "dirichlet_plain"):
+        estimate, whole = getattr(trace.layers[1], name), getattr(exact, name)
+        assert estimate != whole
+        # the terms' spread is of the size of their mean, so 300 of them err by about 1/sqrt(300)
+        assert estimate == pytest.approx(whole, rel=5 / 300**0.5)

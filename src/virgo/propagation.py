@@ -24,6 +24,23 @@ Indices = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
+class Counted:
+    """Where each row's edges begin, and whether they lie in that order already."""
+
+    pointer: npt.NDArray[np.int64]
+    is_sorted: bool
+
+    @classmethod
+    def of(cls, rows: Indices, num_rows: int) -> Counted:
+        from . import _kernels
+
+        pointer = np.zeros(num_rows + 1, dtype=np.int64)
+        is_sorted = _kernels.count(rows, pointer)
+        np.cumsum(pointer, out=pointer)
+        return cls(pointer, is_sorted)
+
+
+@dataclass(frozen=True)
 class Compressed:
     """Compressed rows: 64-bit pointers, 32-bit columns where they fit, weights only if given."""
 
@@ -34,16 +51,20 @@ class Compressed:
 
     @classmethod
     def build(
-        cls, rows: Indices, columns: Indices, num_rows: int, weights: Vector | None
+        cls,
+        rows: Indices,
+        columns: Indices,
+        num_rows: int,
+        weights: Vector | None,
+        counted: Counted | None = None,
     ) -> Compressed:
         """Counting sort of the edges by row: linear, stable, skipped where already sorted."""
         from . import _kernels
 
-        pointer = np.zeros(num_rows + 1, dtype=np.int64)
-        is_sorted = _kernels.count(rows, pointer)
-        np.cumsum(pointer, out=pointer)
+        counted = counted or Counted.of(rows, num_rows)
+        pointer = counted.pointer
         narrow: Any = np.int32 if num_rows <= np.iinfo(np.int32).max else np.int64
-        if is_sorted:
+        if counted.is_sorted:
             placed: Indices = columns.astype(narrow)
         else:
             placed = np.empty(columns.size, dtype=narrow)
@@ -115,14 +136,22 @@ class Graph:
         return self._weights is not None
 
     @cached_property
+    def _counted(self) -> Counted:
+        return Counted.of(self._targets, self.num_nodes)
+
+    @cached_property
     def by_target(self) -> Compressed:
         """Rows are targets: the operator of a forward pass."""
-        return Compressed.build(self._targets, self._sources, self.num_nodes, self._weights)
+        return Compressed.build(
+            self._targets, self._sources, self.num_nodes, self._weights, self._counted
+        )
 
     @cached_property
     def by_source(self) -> Compressed:
         """Rows are sources: its transpose, the operator of a backward pass."""
-        return Compressed.build(self._sources, self._targets, self.num_nodes, self._weights)
+        return Compressed.build(
+            self._sources, self._targets, self.num_nodes, self._weights, self.reversed._counted
+        )
 
     @cached_property
     def reversed(self) -> Graph:
@@ -132,7 +161,7 @@ class Graph:
     @cached_property
     def in_count(self) -> Vector:
         """How many edges end at each node."""
-        return np.bincount(self._targets, minlength=self.num_nodes).astype(np.float64)
+        return np.diff(self._counted.pointer).astype(np.float64)
 
     @cached_property
     def in_weight(self) -> Vector:
