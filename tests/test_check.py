@@ -17,7 +17,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GAT, GCN, GIN, GCNConv, GraphSAGE
 
 import virgo
-from virgo.diagnostics.measure import Layer, Measurement
+from virgo.diagnostics.measurement import Layer, Measurement
 from virgo.diagnostics.verdict import judge
 
 CLASSES = 7

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GAT, GCN
 
 import virgo
-from virgo.diagnostics.compare import CLASSIC, METHODS, Claim, Curve, parse_method
+from virgo.diagnostics.comparison import CLASSIC, METHODS, Claim, Curve, parse_method
 
 CLASSES = 7
 

@@ -23,7 +23,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GCN, GCNConv, HeteroConv, SAGEConv
 
 import virgo
-from virgo.diagnostics.measure import plain_numbers
+from virgo.diagnostics.measurement import plain_numbers
 
 CLASSES = 7
 #: The library sums in float64 what a float32 network passes on; only that network's rounding and
@@ -373,7 +373,7 @@ def memory(monkeypatch: pytest.MonkeyPatch, kilobytes: int) -> None:
     import sys
 
     text = f"MemTotal: 99999999 kB\nMemAvailable: {kilobytes} kB\n"
-    module = sys.modules["virgo.diagnostics.measure"]
+    module = sys.modules["virgo.diagnostics.measurement"]
     monkeypatch.setattr(module, "open", lambda *a, **k: io.StringIO(text), raising=False)
 
 
@@ -391,7 +391,7 @@ def test_without_a_reading_of_memory_all_of_it_counts(
 ) -> None:
     import sys
 
-    module = sys.modules["virgo.diagnostics.measure"]
+    module = sys.modules["virgo.diagnostics.measurement"]
 
     def absent(*args: Any, **options: Any) -> Any:
         raise FileNotFoundError
@@ -695,7 +695,7 @@ def test_dirichlet_energies_of_many_edges_are_estimated_and_said(
     """A sample of the edges, drawn with replacement, scaled to all of them."""
     model = GCN(data.num_features, 16, num_layers=2, out_channels=7)
     exact = virgo.measure(model, data).layers[1]
-    room = importlib.import_module("virgo.diagnostics.measure")
+    room = importlib.import_module("virgo.diagnostics.measurement")
     monkeypatch.setattr(room, "_SAMPLED_EDGES", 300)
     assert data.num_edges > 300
     trace = virgo.measure(model, data)

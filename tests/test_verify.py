@@ -20,7 +20,7 @@ from virgo.diagnostics.assumptions import Network
 from virgo.diagnostics.paper import APPENDIX, printed
 from virgo.diagnostics.paths import Paths, Walks, between_pairs
 from virgo.diagnostics.tables import PRINTED, Cell, refresh, to_markdown
-from virgo.diagnostics.verify import LOGITS, NORMALISED, verify
+from virgo.diagnostics.verification import LOGITS, NORMALISED, verify
 from virgo.errors import GraphError, OptionError
 from virgo.propagation import Graph, Operator
 

@@ -17,9 +17,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import virgo
 from virgo import demo as demonstration
-from virgo.diagnostics.compare import METHODS, parse_method, wants_depth
+from virgo.diagnostics.comparison import METHODS, parse_method, wants_depth
 from virgo.diagnostics.tables import refresh, to_markdown
-from virgo.diagnostics.verify import verify_all
+from virgo.diagnostics.verification import verify_all
 from virgo.errors import DataError, OptionError, VirgoError
 from virgo.plans import text_table
 

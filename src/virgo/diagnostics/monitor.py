@@ -1,6 +1,6 @@
 r"""``Monitor``: the variance of every layer while a model trains, from its own training steps.
 
-The same definitions as :mod:`virgo.diagnostics.measure` (:math:`h^l` is what layer :math:`l+1`
+The same definitions as :mod:`virgo.diagnostics.measurement` (:math:`h^l` is what layer :math:`l+1`
 receives, the last one what the last layer returns), with two differences that come from looking at
 a real training step: dropout is on, and :math:`h^0` has a gradient only if the features do.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from torch import nn
 
 from virgo.diagnostics.integrations import Writer, check_writer, write_scalars
-from virgo.diagnostics.measure import plain_numbers
+from virgo.diagnostics.measurement import plain_numbers
 from virgo.diagnostics.recorder import Record, Recorder
 from virgo.errors import LayerError, OptionError
 from virgo.modules import is_uninitialised, layers_of, unwrap

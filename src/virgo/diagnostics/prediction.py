@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from virgo import theory
 from virgo.amplitudes import hops
-from virgo.diagnostics.measure import Measurement
+from virgo.diagnostics.measurement import Measurement
 from virgo.errors import GraphError, LayerError, VirgoError
 from virgo.inputs import Forward, Inputs
 from virgo.observing import Loss

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from virgo.diagnostics.measure import plain_numbers
+from virgo.diagnostics.measurement import plain_numbers
 from virgo.diagnostics.paper import Printed
 from virgo.errors import OptionError
 from virgo.plans import text_table
@@ -140,7 +140,7 @@ def to_markdown(results: Mapping[str, Any], key: str | None = None) -> str:
     """Markdown tables of one assumption (``"A1"`` to ``"A5"``) or all, a block of rows a dataset.
 
     Args:
-        results: what :func:`virgo.diagnostics.verify.verify_all` returned, or its JSON read back.
+        results: what :func:`~virgo.diagnostics.verification.verify_all` returned, or its JSON.
     """
     parts = []
     for name in _TABLES:

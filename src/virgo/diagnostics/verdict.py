@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from virgo.diagnostics.measure import Layer, Measurement
+from virgo.diagnostics.measurement import Layer, Measurement
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from virgo import reading
-from virgo.diagnostics.measure import Measurement, measure, plain_numbers, show
+from virgo.diagnostics.measurement import Measurement, measure, plain_numbers, show
 from virgo.diagnostics.prediction import predict
 from virgo.diagnostics.verdict import Finding, Thresholds, judge
 from virgo.errors import OptionError

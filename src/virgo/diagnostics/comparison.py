@@ -13,8 +13,8 @@ from typing import Any
 from torch import nn
 
 from virgo import schemes
-from virgo.diagnostics.check import save, versions
-from virgo.diagnostics.measure import measure, plain_numbers, show
+from virgo.diagnostics.checking import save, versions
+from virgo.diagnostics.measurement import measure, plain_numbers, show
 from virgo.errors import OptionError
 from virgo.init import plan
 from virgo.inputs import Forward
