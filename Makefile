@@ -19,7 +19,8 @@ help: ## print this list
 
 install: $(STAMP) ## make .venv with the tested versions
 
-# torch goes first and pinned: left to the resolver, it may bring gigabytes of CUDA packages.
+# torch goes first, so that nothing else decides which build of it comes. PyPI's for Linux brings
+# gigabytes of CUDA packages; PIP_FLAGS can name an index of CPU builds.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) "$$(grep '^torch==' constraints.txt)"

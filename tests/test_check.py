@@ -285,6 +285,7 @@ def test_thresholds_decide() -> None:
     assert levels(falling) == [("watch", "vanishing", "h3")]
     assert levels(falling, change=150) == [("bad", "vanishing", "h3")]
     assert levels(falling, watch=300) == []
+    assert levels(falling, change=50, watch=300) == [("bad", "vanishing", "h3")]
     rising = made([1, 1, 2, 50, 100, 1])
     assert levels(rising) == [("watch", "exploding", "h3")]
     assert levels(rising, change=100) == [("bad", "exploding", "h3")]
@@ -418,6 +419,47 @@ def test_the_oracle_would_see_a_missing_transpose() -> None:
     backward = theorem_2(data, wrong, [24, 24, CLASSES], variances)
     found = virgo.check(model, data, plan).predicted_backward
     assert found[:-1] != pytest.approx(backward[:-1], rel=1e-3)
+
+
+class InFirst(nn.Module):
+    """GCN's operator with a weight that is stored as ``[in, out]``."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.inner = GCNConv(inputs, inputs, bias=False).requires_grad_(False)
+        self.inner.lin.weight.data.copy_(torch.eye(inputs))
+        self.weight = nn.Parameter(torch.randn(inputs, outputs))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.inner(x, edge_index) @ self.weight
+        return out
+
+
+@virgo.register_layer(InFirst)
+def _in_first(layer: InFirst, view: virgo.LayerView) -> list[virgo.Stage]:
+    return [(virgo.Term(view.graph.gcn(), "weight", in_first=True),)]
+
+
+class TwoInFirst(nn.Module):
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.first, self.last = InFirst(inputs, 24), InFirst(24, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.last(self.first(x, edge_index).relu(), edge_index)
+        return out
+
+
+def test_a_weight_stored_in_first_has_its_own_fans(data: Data) -> None:
+    model = TwoInFirst(data.num_features)
+    plan = virgo.plan(model, data, "xavier")
+    report = virgo.check(model, data, plan)
+    variances = [[plan.variances["first.weight"]], [plan.variances["last.weight"]]]
+    operators = gcn_operators(data)[:2]
+    forward = theorem_1(data, operators, [data.num_features, 24], variances)
+    assert report.predicted_forward == pytest.approx(forward, rel=1e-5)
+    backward = theorem_2(data, operators, [24, CLASSES], variances)
+    assert report.predicted_backward == pytest.approx(backward, rel=1e-5)
 
 
 def test_own_weights_are_predicted_from_what_is_there(data: Data) -> None:

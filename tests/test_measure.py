@@ -369,6 +369,36 @@ def test_a_sample_of_nodes_is_said(data: Data) -> None:
     assert whole.forward == virgo.measure(model, data).forward
 
 
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.filterwarnings("ignore:Converting sparse tensor to CSR")
+def test_a_sample_of_a_sparse_adjacency_is_that_of_its_edges(
+    layout: torch.layout, data: Data
+) -> None:
+    model = chain(48, 16, CLASSES)
+    ones = torch.ones(data.num_edges)
+    adj_t = torch.sparse_coo_tensor(data.edge_index.flip(0), ones, (150, 150)).coalesce()
+    sparse = Data(x=data.x, y=data.y, train_mask=data.train_mask)
+    sparse.adj_t = adj_t if layout == torch.sparse_coo else adj_t.to_sparse(layout=layout)
+    trace = virgo.measure(model, sparse, nodes=40)
+    assert trace.forward == pytest.approx(virgo.measure(model, data, nodes=40).forward, rel=CLOSE)
+    assert tuple(sparse.adj_t.shape) == (150, 150)
+
+
+@pytest.mark.parametrize("nodes", [-1, 0, 1])
+def test_a_sample_of_fewer_than_two_nodes_is_refused(nodes: int, data: Data) -> None:
+    with pytest.raises(virgo.OptionError, match=f"nodes: expected at least 2, got {nodes}"):
+        virgo.measure(chain(48, 16, CLASSES), data, nodes=nodes)
+
+
+def test_the_data_is_left_without_marks() -> None:
+    """PyG keeps answers in a ``Data`` it is asked about, and cannot read them back safely."""
+    data = virgo.data.citation_like(num_nodes=60, num_features=24, words_per_node=6, seed=1)
+    before = set(vars(data._store))
+    virgo.check(chain(24, 8, CLASSES), data, nodes=40)
+    assert set(vars(data._store)) == before
+
+
 def memory(monkeypatch: pytest.MonkeyPatch, kilobytes: int) -> None:
     import sys
 

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import virgo
 from virgo import demo as demonstration
+from virgo.data.roots import CITATION
 from virgo.diagnostics.comparison import METHODS, parse_method, wants_depth
 from virgo.diagnostics.tables import refresh, to_markdown
 from virgo.diagnostics.verification import verify_all
@@ -25,7 +26,6 @@ from virgo.plans import text_table
 
 errors = Console(stderr=True)
 MODELS = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT"}
-CITATION = ("cora", "citeseer", "pubmed")
 
 
 # --- progress -----------------------------------------------------------------------------------
@@ -101,7 +101,8 @@ def load_file(path: Path) -> Any:
     except Exception as error:
         raise DataError(
             f"{path}: expected a torch_geometric Data saved with torch.save, got "
-            f"{type(error).__name__}. Save the Data object itself, or pass --data module:function."
+            f"{type(error).__name__}. Save data.to_dict() (a Data that was in use may hold a cache "
+            f"that cannot be read safely), or pass --data module:function."
         ) from error
     return Data(**found) if isinstance(found, dict) else found
 

@@ -54,7 +54,8 @@ def init_(
     made = plan(model, data, method, **options)
     bare = unwrap(model)
     if is_uninitialised(bare):
-        materialise(bare, reading.read(data, max_graphs=1), options.get("forward"))
+        read = reading.read(data, max_graphs=options.get("max_graphs"), seed=made.seed)
+        materialise(bare, read, options.get("forward"))
     made.apply_(bare)
     return made
 

@@ -17,27 +17,21 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
-from .errors import GraphError, LayerError
+from .errors import GraphError, LayerError, OptionError
 from .propagation import Graph, Vector
 
 Forward = Callable[[nn.Module, Any], Any]
 
-
-SAMPLE_EDGES = 32
-
-
+SAMPLE_EDGES = 32  # how many a model is watched on
 _CHUNK = 1 << 22  # numbers converted to float64 at a time
-
-
 #: Other names under which people take the features and the edges in ``forward``.
 _ALIASES = {
     "x": ("x", "features", "feature", "feats", "feat", "h", "inputs", "node_features"),
     "edge_index": ("edge_index", "adj_t", "adj", "edges"),
     "edge_weight": ("edge_weight", "edge_weights", "weight"),
 }
-
-
-_WHOLE = ("data", "graph", "batch", "g", "input", "inputs", "sample")
+#: Names of a single argument that takes the data as a whole.
+_WHOLE = ("data", "graph", "batch", "g", "input", "sample")
 
 
 @dataclass(frozen=True)
@@ -99,6 +93,7 @@ class Inputs:
         chosen = edge_index[:, picks]
         nodes, relabelled = torch.unique(chosen, return_inverse=True)
         small = copy.copy(self.data)  # its own class, so that its own methods are there
+        whole = copy.copy(self.data)  # PyG notes in it what it is asked below
         for key, value in self.data.to_dict().items():
             if not isinstance(value, Tensor):
                 continue
@@ -114,9 +109,9 @@ class Inputs:
                 )
             elif key == "edge_index":
                 small[key] = relabelled
-            elif self.data.is_edge_attr(key) and value.size(0) == total:
+            elif whole.is_edge_attr(key) and value.size(0) == total:
                 small[key] = value[picks]
-            elif self.data.is_node_attr(key):
+            elif whole.is_node_attr(key):
                 small[key] = value[nodes]
         small.num_nodes = nodes.numel()
         if hasattr(small, "_num_graphs"):
@@ -127,6 +122,8 @@ class Inputs:
         """A connected sample: grow from random nodes, hop by hop, until there are enough."""
         if self.is_hetero:
             raise GraphError("nodes: expected one kind of node, got a HeteroData. Sample it first.")
+        if nodes < 2:
+            raise OptionError(f"nodes: expected at least 2, got {nodes}. Raise it.")
         rng = np.random.default_rng(seed)
         graph = self.graph()
         rows = graph.by_target
@@ -148,7 +145,31 @@ class Inputs:
                     break
                 frontier = rng.choice(left, size=1)
         chosen = torch.from_numpy(np.flatnonzero(kept))
-        return Inputs(self.data.subgraph(chosen), self.sampled)
+        return self._among(chosen)
+
+    def _among(self, nodes: Tensor) -> Inputs:
+        """The graph on ``nodes`` (sorted) and the edges among them."""
+        adjacency, data = self.adjacency, copy.copy(self.data)
+        if adjacency is None:
+            data = data.subgraph(nodes)
+        else:  # which `subgraph` leaves as it is
+            key = next(key for key, value in data.to_dict().items() if value is adjacency)
+            del data[key]
+            data.num_nodes = self.num_nodes
+            data = data.subgraph(nodes)
+            edges, values = self.edges()
+            place = torch.full((self.num_nodes,), -1, device=edges.device)
+            place[nodes] = torch.arange(nodes.numel(), device=edges.device)
+            relabelled = place[edges]
+            picks = (relabelled >= 0).all(0).nonzero()[:, 0]
+            data[key] = _like(adjacency, relabelled[:, picks], values, picks, nodes.numel())
+        among = Inputs(data, self.sampled)
+        if not among.edges()[0].size(1):
+            raise GraphError(
+                f"nodes: expected a sample with edges, got {nodes.numel()} nodes without any. "
+                f"Raise nodes=."
+            )
+        return among
 
     def prepared_for(self, model: nn.Module) -> Inputs:
         """The same data on the model's device, its floating tensors in the model's precision.
@@ -248,7 +269,7 @@ def run(model: nn.Module, data: Any, forward: Forward | None = None) -> Any:
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]
     required = [p.name for p in parameters if p.default is p.empty]
-    if len(required) == 1 and required[0] in _WHOLE and required[0] not in ("x", "inputs"):
+    if len(required) == 1 and required[0] in _WHOLE:
         return model(data)
     arguments: dict[str, Any] = {}
     for parameter in parameters:

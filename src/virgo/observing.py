@@ -2,7 +2,7 @@
 
 Both the measured estimate and the diagnostics look through these eyes. ``h^l`` is what layer
 ``l + 1`` receives (after activation and norm), for the last layer what it returns; everything in
-eval mode, as :func:`virgo.tracing.preserved` sets it.
+eval mode, as :func:`virgo.modules.preserved` sets it.
 """
 
 from __future__ import annotations

@@ -62,8 +62,11 @@ def _merge(graphs: Any, max_graphs: int | None, seed: int) -> tuple[Data, dict[s
         raise GraphError(
             "data: expected at least one graph, got an empty list. Pass the training set."
         )
-    if max_graphs is not None and max_graphs < 1:
-        raise GraphError(f"max_graphs: expected at least 1, got {max_graphs}.")
+    if max_graphs is not None and (not isinstance(max_graphs, (int, np.integer)) or max_graphs < 1):
+        raise GraphError(
+            f"max_graphs: expected at least 1, got {max_graphs!r}. Leave it out to "
+            f"merge all graphs."
+        )
     chosen = np.arange(total)
     sampled: dict[str, Any] | None = {"graphs": total, "of": total, "seed": None}
     if max_graphs is not None and max_graphs < total:

@@ -75,9 +75,8 @@ def standard(
     if distribution == "normal":
         return empty.normal_(generator=generator)
     if distribution == "truncated":
-        cut = empty
-        torch.nn.init.trunc_normal_(cut, a=-2.0, b=2.0, generator=generator)
-        return cut / math.sqrt(_TRUNCATED_VARIANCE)
+        torch.nn.init.trunc_normal_(empty, a=-2.0, b=2.0, generator=generator)
+        return empty / math.sqrt(_TRUNCATED_VARIANCE)
     *many, rows, columns = shape
     if in_first:
         rows, columns = columns, rows

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -35,7 +35,7 @@ from virgo.observing import (
 from virgo.plans import Plan, text_table
 from virgo.tracing import Call, watch
 
-_EDGES_AT_A_TIME = 1 << 14
+_AT_A_TIME = 1 << 20  # numbers converted to float64, so that memory stays that of a training step
 #: Of more edges than this, Dirichlet energies are estimated from so many drawn at random.
 _SAMPLED_EDGES = 1 << 17
 
@@ -268,11 +268,14 @@ class _Probe:
                     "dirichlet_normalized": math.nan, "dirichlet_plain": math.nan,
                     "mean_average_distance": math.nan}  # fmt: skip
         h = tensors[0].detach()
-        energy = float(h.double().square().sum())
+        total = energy = 0.0
+        for rows in _in_pieces(h):
+            total += float(rows.sum())
+            energy += float(rows.square().sum())
         normalized, plain = _dirichlet(h, self.inputs)
         return {
             "width": h.size(1),
-            "mean": float(h.double().mean()),
+            "mean": total / h.numel(),
             "second_moment": energy / h.numel(),
             "dead": float((h == 0).all(0).double().mean()),
             "dirichlet_normalized": normalized / energy if energy > 0 else math.nan,
@@ -295,6 +298,12 @@ class _Probe:
         )
 
 
+def _in_pieces(h: Tensor) -> Iterator[Tensor]:
+    """A matrix in float64, some rows at a time: a second copy of it would be a large one."""
+    for rows in h.split(max(1, _AT_A_TIME // max(1, h.size(1)))):
+        yield rows.double()
+
+
 def _dirichlet(h: Tensor, inputs: Inputs) -> tuple[float, float]:
     """Both Dirichlet energies, over the edges a few at a time, or over a sample of very many."""
     if inputs.is_hetero or h.size(0) != inputs.num_nodes:
@@ -307,7 +316,7 @@ def _dirichlet(h: Tensor, inputs: Inputs) -> tuple[float, float]:
         generator = torch.Generator().manual_seed(0)
         edges = edges[:, torch.randint(total, (_SAMPLED_EDGES,), generator=generator)]
     normalized = plain = 0.0
-    for part in edges.split(_EDGES_AT_A_TIME, dim=1):
+    for part in edges.split(max(1, _AT_A_TIME // max(1, h.size(1))), dim=1):
         a, b = h[part[0]], h[part[1]]
         plain += float((a - b).double().square().sum())
         normalized += float((a * scale[part[0]] - b * scale[part[1]]).double().square().sum())
@@ -318,13 +327,14 @@ def _dirichlet(h: Tensor, inputs: Inputs) -> tuple[float, float]:
 
 def _mean_average_distance(h: Tensor) -> float:
     r"""Mean of ``1 - cos`` over all pairs, through :math:`\|\sum_i u_i\|^2`: linear in nodes."""
-    h = h.double()  # the squares of small numbers vanish in a narrower type
-    norms = h.norm(dim=1)
-    alive = norms > 0
-    count = int(alive.sum())
+    total, count = torch.zeros(h.size(1), dtype=torch.float64, device=h.device), 0
+    for rows in _in_pieces(h):  # the squares of small numbers vanish in a narrower type
+        norms = rows.norm(dim=1)
+        alive = norms > 0
+        count += int(alive.sum())
+        total += (rows[alive] / norms[alive, None]).sum(0)
     if count < 2:
         return 0.0
-    total = (h[alive] / norms[alive, None]).sum(0)
     return (count**2 - float(total @ total)) / (count * (count - 1))
 
 
@@ -375,6 +385,8 @@ def _check_memory(inputs: Inputs, calls: list[Call]) -> None:
                 int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line
             )
     except (OSError, StopIteration):
+        if not hasattr(os, "sysconf"):  # Windows does not say
+            return
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     widths = [call.width or 0 for call in calls]
     edges = int(inputs.data.num_edges)

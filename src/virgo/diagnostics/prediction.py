@@ -13,6 +13,7 @@ from virgo.amplitudes import hops
 from virgo.diagnostics.measurement import Measurement
 from virgo.errors import GraphError, LayerError, VirgoError
 from virgo.inputs import Forward, Inputs
+from virgo.layers import Term
 from virgo.observing import Loss
 from virgo.plans import Plan
 from virgo.study import Study
@@ -32,7 +33,6 @@ def predict(
     unknown = [math.nan] * count
     try:
         study = Study(model, read, watch(model, read, forward), theory.RELU_GAIN, "mean", "", 0)
-        chain = study.stages
         if [sorted(call.parents) for call in study.trace.calls[1:]] != [
             [i] for i in range(count - 2)
         ]:
@@ -46,7 +46,7 @@ def predict(
             labelled = mask.cpu().numpy().astype(float)
         classes = study.infer_classes(None) if loss is None else None
         backcast = _backcast(study, weights, labelled, classes, measured.backward[-1])
-        assert len(chain) == count - 1
+        assert len(study.stages) == count - 1
         return forecast, backcast, []
     except VirgoError as error:
         return unknown, unknown, [f"no prediction: {error}"]
@@ -70,7 +70,7 @@ def _forecast(study: Study, planned: dict[str, float] | None) -> list[float]:
         value = out[-1]
         for s, stage in enumerate(chain):
             value *= sum(
-                norm * _through(study, c, term.weight, planned, fan=1)
+                norm * _through(study, c, term, planned, fan=1)
                 for term, norm in zip(stage, carried.terms[c, s], strict=True)
             )
         out.append(value)
@@ -93,7 +93,7 @@ def _backcast(
         for s in reversed(range(len(study.stages[c]))):
             first = len(out) == 1 and s == len(study.stages[c]) - 1
             step = sum(
-                norm * _through(study, c, term.weight, planned, fan=0, bare=bool(first and classes))
+                norm * _through(study, c, term, planned, fan=0, bare=bool(first and classes))
                 for term, norm in zip(study.stages[c][s], carried.terms[c, s], strict=True)
             )
             # at the logits the paper counts C - 1 of the C classes, and no activation
@@ -103,14 +103,14 @@ def _backcast(
 
 
 def _through(
-    study: Study, call: int, weight: str | None, planned: dict[str, float] | None, fan: int,
+    study: Study, call: int, term: Term, planned: dict[str, float] | None, fan: int,
     bare: bool = False,
 ) -> float:  # fmt: skip
     """What a weight does to a variance; ``fan`` 1 counts its inputs, 0 its outputs."""
-    if weight is None:
+    if term.weight is None:
         return 1.0
-    variance = _variance(study, call, weight, planned)
+    variance = _variance(study, call, term.weight, planned)
     if bare:
         return variance
-    name = study.full_name(study.trace.calls[call], weight)
-    return study.parameters[name].shape[fan] * variance / theory.RELU_GAIN
+    shape = study.parameters[study.full_name(study.trace.calls[call], term.weight)].shape
+    return shape[1 - fan if term.in_first else fan] * variance / theory.RELU_GAIN

@@ -95,7 +95,7 @@ def _decay(hidden: Sequence[Layer], direction: str, limits: Thresholds) -> list[
                         f"The {what} is zero at layer {first.index} ({first.name}).",
                         _REMEDY)]  # fmt: skip
     change = max(values) / min(values)
-    if change < limits.watch:
+    if change < min(limits.watch, limits.change):
         return []
     shrinking = values.index(max(values)) < values.index(min(values))
     steps = [b / a for a, b in pairwise(values)]

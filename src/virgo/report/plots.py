@@ -82,9 +82,11 @@ def variance_over_depth(
         )
     panels[0].set_ylabel("variance", fontsize=9)
     handles, labels = panels[0].get_legend_handles_labels()
+    # a figure of two columns has room for about 95 letters, a line and its gap taking eight
+    room = 48 * len(directions) // (max(map(len, labels)) + 8)
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=min(5, len(labels)), fontsize=8,
-        frameon=False,
+        handles, labels, loc="outside lower center", ncols=max(1, min(room, len(labels))),
+        fontsize=8, frameon=False,
     )  # fmt: skip
     if title:
         figure.suptitle(title, fontsize=9)
