@@ -16,7 +16,7 @@ from typing import Any
 from virgo.diagnostics.tables import refresh as with_assumptions
 
 ROOT = Path(__file__).resolve().parent.parent
-GRAPHS = ("cora", "citeseer", "pubmed", "ogbn-arxiv")
+GRAPHS = ("cora", "cora-all-nodes", "citeseer", "pubmed", "ogbn-arxiv")
 DEPTHS = (2, 4, 8, 16, 32, 64)
 INITS = ("Xavier", "Kaiming", "Virgo", "measured", "mirrored")
 

@@ -224,7 +224,7 @@ def test_mistakes_with_names(
     assert "expected a torch_geometric Data" in failed(capsys, "check", str(tmp_path / "text.pt"))
     torch.save(Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2), tmp_path / "bare.pt")
     assert "expected data with x and y" in failed(capsys, "check", str(tmp_path / "bare.pt"))
-    assert "name must be one of cora" in failed(capsys, "verify", "nosuch")
+    assert "expected cora, citeseer, pubmed" in failed(capsys, "verify", "nosuch")
     assert "seeds: expected at least 1" in failed(capsys, "compare", str(saved), "--seeds", "0")
 
 
@@ -436,3 +436,42 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     assert "generated" in done.stdout.splitlines()[0]
     assert all(name in done.stdout for name in demo.CASES)
     assert (tmp_path / "out" / "demo.png").is_file()
+
+
+def test_verify_on_code_of_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All three kinds of file, for a graph the paper has no cells for."""
+    (tmp_path / "verified_graph.py").write_text(
+        "import virgo\n\n\ndef make():\n"
+        "    return virgo.data.citation_like(num_nodes=300, num_features=64, seed=1)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    files = [f"--{kind}" for kind in ("json", "html", "png")]
+    options = [part for kind in files for part in (kind, f"out/tables.{kind[2:]}")]
+    assert cli.main(["verify", "--data", "verified_graph:make", "--seeds", "2", *options]) == 0
+    assert "wrote out/tables.html" in capsys.readouterr().out
+    tables = json.loads(Path("out/tables.json").read_text())
+    (name,) = tables["datasets"]
+    assert name == "verified_graph:make"
+    page = Path("out/tables.html").read_text()
+    assert "A4: " in page
+    assert "expected" in page
+    assert Path("out/tables.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_all_nodes_leaves_the_training_mask_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = virgo.data.citation_like(num_nodes=200, num_features=48, seed=0)
+    torch.save(data.to_dict(), tmp_path / "graph.pt")
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    for option in ([], ["--all-nodes"]):
+        assert cli.main(["check", "graph.pt", "--width", "16", "--json", "r.json", *option]) == 0
+        found[bool(option)] = json.loads(Path("r.json").read_text())
+    assert any("over all nodes" in note for note in found[True]["notes"])
+    at_logits = {key: r["measurement"]["layers"][-1]["backward"] for key, r in found.items()}
+    # Lemma 1: 1/(n^2 C) at each of the n nodes of the loss, averaged over all of them
+    share = int(data.train_mask.sum()) / data.num_nodes
+    assert at_logits[True] / at_logits[False] == pytest.approx(share, rel=0.1)

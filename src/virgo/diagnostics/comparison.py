@@ -21,10 +21,10 @@ from virgo.inputs import Forward
 from virgo.observing import Loss
 from virgo.plans import text_table
 
-#: What `compare` runs by default: the paper's methods and ours.
-METHODS = ("lecun", "xavier", "kaiming-forward", "kaiming-backward", "virgo-forward",
-           "virgo-backward", "virgo-forward+measured", "virgo-backward+measured")  # fmt: skip
 CLASSIC = ("lecun", "xavier", "kaiming-forward", "kaiming-backward")
+#: What `compare` runs by default: the paper's methods and ours.
+METHODS = (*CLASSIC, "virgo-forward", "virgo-backward", "virgo", "virgo-forward+measured",
+           "virgo-backward+measured")  # fmt: skip
 _OPTIONS = {
     "measured": {"estimate": "measured"},
     "released": {"variant": "released"},

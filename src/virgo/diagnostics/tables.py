@@ -7,10 +7,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from virgo.diagnostics.checking import save, versions
 from virgo.diagnostics.measurement import plain_numbers
 from virgo.diagnostics.paper import Printed
 from virgo.errors import OptionError
@@ -115,9 +117,26 @@ class Assumptions:
         """Everything as JSON."""
         return json.dumps(self.to_dict(), indent=indent)
 
+    def _alone(self) -> dict[str, Any]:
+        return {"datasets": {self.name or "this graph": self.to_dict()}}
+
     def to_markdown(self) -> str:
         """The five tables in markdown."""
-        return to_markdown({"datasets": {self.name or "this graph": self.to_dict()}})
+        return to_markdown(self._alone())
+
+    def document(self) -> dict[str, Any]:
+        """The tables as :func:`virgo.report.page.page` takes them."""
+        return document(self._alone())
+
+    def figure(self) -> Any:
+        """Ours, the paper's and the expected value of A1 to A4 over path lengths."""
+        from virgo.report.plots import panels
+
+        return panels(self.document()["charts"])
+
+    def save(self, path: str | Path) -> Path:
+        """Write ``.html``, ``.json`` or a picture, by the file's ending."""
+        return save(self, path)
 
     def __str__(self) -> str:
         settings = self.settings
@@ -156,6 +175,47 @@ def to_markdown(results: Mapping[str, Any], key: str | None = None) -> str:
                 lines.append("| " + " | ".join((dataset if i == 0 else "", *line)) + " |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
+
+
+def document(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables of all graphs and charts of A1-A4, as :func:`virgo.report.page.page` takes them."""
+    charts, tables = [], []
+    for name, dataset in results["datasets"].items():
+        for raw in (dataset[table] for table in _TABLES):
+            header, body = _grid(raw)
+            title = f"{name}, {raw['key']}: {raw['title']}"
+            note, rows = "; ".join(_undefined(raw)), [list(line) for line in body]
+            tables.append({"title": title, "note": note, "header": list(header), "rows": rows})
+            if len(raw["columns"]) > 1:
+                charts.append({"title": title, "x_label": "path length - 1", "y_label": "mean ± sd",
+                               "log": False, "series": _series(raw)})  # fmt: skip
+    settings = next(iter(results["datasets"].values()))["settings"]
+    return {
+        "title": f"Virgo verify: {', '.join(results['datasets'])}",
+        "subtitle": "the paper's five assumptions, ours beside its",
+        "verdict": {"level": "none", "headline": "What each assumption expects and what is there: "
+                    "a curve that lies on 'expected' holds.", "details": []},
+        "charts": charts,
+        "tables": tables,
+        "config": dict(settings),
+        "versions": versions(),
+        "notes": [],
+    }  # fmt: skip
+
+
+def _series(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The reading as printed, the paper's cells where it has them, and what is expected."""
+    first = table["rows"][0]
+    ours = [cell or {"mean": None, "sd": None} for cell in first["cells"]]
+    series = [{"name": first["reading"], "values": [cell["mean"] for cell in ours],
+               "spread": [cell["sd"] for cell in ours], "dashed": False}]  # fmt: skip
+    if first["paper"]:
+        means, sds = zip(*first["paper"], strict=True)
+        series.append({"name": "paper", "values": list(means), "spread": list(sds),
+                       "dashed": False})  # fmt: skip
+    series.append({"name": "expected", "values": list(table["expected"]), "spread": None,
+                   "dashed": True})  # fmt: skip
+    return series
 
 
 def refresh(document: str, results: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -119,22 +119,22 @@ def verify(
 
 
 def verify_all(
-    names: Sequence[str], *, progress: Progress | None = None, **options: Any
+    graphs: Sequence[str] | Mapping[str, Any], *, progress: Progress | None = None, **options: Any
 ) -> dict[str, Any]:
-    """:func:`verify` on citation graphs by name, as one dictionary that JSON can hold.
+    """:func:`verify` on several graphs, as one dictionary that JSON can hold.
 
     Args:
-        names: of :func:`virgo.data.load_citation`.
+        graphs: names of :func:`virgo.data.load_citation`, or data by name.
         progress: called with (draws done, draws in all), dataset by dataset.
         options: of :func:`verify`.
     """
     datasets: dict[str, Any] = {}
-    for name in names:
-        data = load_citation(name)
+    for name in graphs:
+        data = graphs[name] if isinstance(graphs, Mapping) else load_citation(name)
         began = time.perf_counter()
         tables = verify(data, name=name.lower(), progress=progress, **options).to_dict()
         datasets[name.lower()] = {**tables, "seconds": round(time.perf_counter() - began, 1)}
-    return {"command": f"virgo verify {' '.join(names)}", "datasets": datasets}
+    return {"command": f"virgo verify {' '.join(graphs)}", "datasets": datasets}
 
 
 def _on_paths(

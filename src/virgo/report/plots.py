@@ -22,11 +22,12 @@ TITLES = {"forward": "Signal (forward)", "backward": "Gradient (backward)"}
 
 
 def style(index: int) -> dict[str, Any]:
-    """Colour, marker and dashes of the ``index``-th curve."""
+    """Looks of the ``index``-th curve; a second lap of colours differs in marker and dashes."""
+    lap = index // len(COLOURS)
     return {
         "color": COLOURS[index % len(COLOURS)],
-        "marker": MARKERS[index % len(MARKERS)],
-        "linestyle": DASHES[index % len(DASHES)],
+        "marker": MARKERS[(index + lap) % len(MARKERS)],
+        "linestyle": DASHES[(index + 3 * lap) % len(DASHES)],
         "markersize": 3.5,
         "linewidth": 1.3,
         "markeredgewidth": 0,
@@ -90,4 +91,27 @@ def variance_over_depth(
     )  # fmt: skip
     if title:
         figure.suptitle(title, fontsize=9)
+    return figure
+
+
+def panels(charts: Sequence[Mapping[str, Any]]) -> Figure:
+    """A page's charts as small panels, two a row, on linear axes with bars of one deviation."""
+    rows = (len(charts) + 1) // 2
+    figure = Figure(figsize=(2 * COLUMN_WIDTH, 2.2 * rows), layout="constrained")
+    grid = figure.subplots(rows, 2, squeeze=False).ravel()
+    for axes, chart in zip(grid, charts, strict=False):
+        for index, series in enumerate(chart["series"]):
+            places = [i for i, value in enumerate(series["values"]) if value is not None]
+            values = [series["values"][i] for i in places]
+            spread = [series["spread"][i] or 0.0 for i in places] if series["spread"] else None
+            lengths = [place + 1 + 0.06 * index for place in places]  # bars beside each other
+            axes.errorbar(lengths, values, yerr=spread, label=series["name"], capsize=2,
+                          **style(index))  # fmt: skip
+        axes.set_title(chart["title"], fontsize=8)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("path length", fontsize=8)
+        axes.tick_params(labelsize=7)
+        axes.legend(fontsize=7, frameon=False)
+    for axes in grid[len(charts) :]:
+        axes.set_visible(False)
     return figure
