@@ -7,6 +7,7 @@ marker and line style, so that the picture survives a black-and-white printer.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -107,7 +108,7 @@ def panels(charts: Sequence[Mapping[str, Any]]) -> Figure:
             lengths = [place + 1 + 0.06 * index for place in places]  # bars beside each other
             axes.errorbar(lengths, values, yerr=spread, label=series["name"], capsize=2,
                           **style(index))  # fmt: skip
-        axes.set_title(chart["title"], fontsize=8)
+        axes.set_title(textwrap.fill(chart["title"], 46), fontsize=8)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("path length", fontsize=8)
         axes.tick_params(labelsize=7)
