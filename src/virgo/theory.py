@@ -112,6 +112,17 @@ def harmonic_mean(a: float, b: float) -> float:
     return 2.0 / (1.0 / a + 1.0 / b)
 
 
+def transfer(fan: float, variance: float, gain: float = RELU_GAIN) -> float:
+    r"""What a weight and an activation do to a variance: :math:`m \, \mathrm{var}(w) / g`.
+
+    Forward :math:`m` is the fan in, backward the fan out. Kaiming's variance makes it 1.
+
+    >>> transfer(100, virgo_forward(100))
+    1.0
+    """
+    return fan * variance / gain
+
+
 def forward_variance(
     fan_ins: Sequence[float],
     variances: Sequence[float],
@@ -131,7 +142,7 @@ def forward_variance(
     """
     scale, out = 1.0, [squared_norms[0] / num_nodes]
     for fan_in, variance, norm in zip(fan_ins, variances, squared_norms[1:], strict=True):
-        scale *= fan_in * variance / gain
+        scale *= transfer(fan_in, variance, gain)
         out.append(scale * norm / num_nodes)
     return out
 
@@ -169,7 +180,7 @@ def backward_variance(
     out = [logits]
     last = len(variances) - 1
     for layer in range(last, -1, -1):
-        step = variances[layer] if layer == last else fan_outs[layer] * variances[layer] / gain
-        scale *= step
+        variance = variances[layer]
+        scale *= variance if layer == last else transfer(fan_outs[layer], variance, gain)
         out.append(scale * squared_norms[layer])
     return out[::-1]

@@ -113,4 +113,4 @@ def _through(
     if bare:
         return variance
     shape = study.parameters[study.full_name(study.trace.calls[call], term.weight)].shape
-    return shape[1 - fan if term.in_first else fan] * variance / theory.RELU_GAIN
+    return theory.transfer(shape[1 - fan if term.in_first else fan], variance)
