@@ -18,7 +18,7 @@ from virgo.diagnostics.tables import refresh as with_assumptions
 ROOT = Path(__file__).resolve().parent.parent
 GRAPHS = ("cora", "cora-all-nodes", "citeseer", "pubmed", "ogbn-arxiv")
 DEPTHS = (2, 4, 8, 16, 32, 64)
-INITS = ("Xavier", "Kaiming", "Virgo", "measured", "mirrored")
+INITS = ("Xavier", "Kaiming", "Virgo", "measured", "mirrored", "mirrored, raw features")
 
 
 def results(name: str) -> dict[str, Any] | None:
