@@ -4,10 +4,11 @@
     python benchmarks/depth.py --table        # only prints what is there
 
 A GCN of width 64 on Cora's public split, without residuals or norms, row-normalised features (as
-the files have them, 0 and 1, in the row that says so), Adam, weight decay 5e-4, dropout 0.5 up to 8 layers and 0 above (dropout alone breaks a 64-layer
-network). The learning rate, of three (smaller ones for deep networks), is chosen per cell by the
-mean validation accuracy over seeds; the epoch by validation accuracy (at most 200, patience 60);
-tested once there. Without Cora it refuses: an accuracy on a generated graph would mean nothing.
+the files have them, 0 and 1, in the row that says so), Adam, weight decay 5e-4, dropout 0.5 up to
+8 layers and 0 above (dropout alone breaks a 64-layer network). The learning rate, of three
+(smaller ones for deep networks), is chosen per cell by the mean validation accuracy over seeds; the
+epoch by validation accuracy (at most 200, patience 60); tested once there. Without Cora it refuses:
+an accuracy on a generated graph would mean nothing.
 """
 
 from __future__ import annotations
