@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import copy
 import importlib
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,9 +18,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 import virgo
 from virgo import demo as demonstration
 from virgo.data.roots import CITATION
-from virgo.diagnostics.checking import save
 from virgo.diagnostics.comparison import METHODS, parse_method, wants_depth
-from virgo.diagnostics.tables import document, refresh, to_markdown
+from virgo.diagnostics.tables import Verified, refresh
 from virgo.diagnostics.verification import verify_all
 from virgo.errors import DataError, OptionError, VirgoError
 from virgo.plans import text_table
@@ -235,34 +233,14 @@ def verify(args: argparse.Namespace) -> int:
         graphs[name] = data
     with reporting("sampling paths") as progress:
         results = verify_all(graphs, progress=progress, seeds=args.seeds)
-    print(to_markdown(results))
-    write(_Verified(results), args)
+    verified = Verified(results)
+    print(verified.to_markdown())
+    write(verified, args)
     if args.refresh:
         text = args.refresh.read_text(encoding="utf-8")
         args.refresh.write_text(refresh(text, results), encoding="utf-8")
         print(f"refreshed the tables of {args.refresh}")
     return 0
-
-
-class _Verified:
-    """The tables of several graphs, to be saved like any other result."""
-
-    def __init__(self, results: dict[str, Any]) -> None:
-        self.results = results
-
-    def to_json(self, indent: int | None = None) -> str:
-        return json.dumps(self.results, indent=indent) + "\n"
-
-    def document(self) -> dict[str, Any]:
-        return document(self.results)
-
-    def figure(self) -> Any:
-        from virgo.report.plots import panels
-
-        return panels(self.document()["charts"])
-
-    def save(self, path: Path) -> Path:
-        return save(self, path)
 
 
 # --- options ------------------------------------------------------------------------------------

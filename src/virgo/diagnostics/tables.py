@@ -117,22 +117,20 @@ class Assumptions:
         """Everything as JSON."""
         return json.dumps(self.to_dict(), indent=indent)
 
-    def _alone(self) -> dict[str, Any]:
-        return {"datasets": {self.name or "this graph": self.to_dict()}}
+    def _alone(self) -> Verified:
+        return Verified({"datasets": {self.name or "this graph": self.to_dict()}})
 
     def to_markdown(self) -> str:
         """The five tables in markdown."""
-        return to_markdown(self._alone())
+        return self._alone().to_markdown()
 
     def document(self) -> dict[str, Any]:
         """The tables as :func:`virgo.report.page.page` takes them."""
-        return document(self._alone())
+        return self._alone().document()
 
     def figure(self) -> Any:
         """Ours, the paper's and the expected value of A1 to A4 over path lengths."""
-        from virgo.report.plots import panels
-
-        return panels(self.document()["charts"])
+        return self._alone().figure()
 
     def save(self, path: str | Path) -> Path:
         """Write ``.html``, ``.json`` or a picture, by the file's ending."""
@@ -150,6 +148,35 @@ class Assumptions:
             lines += ["", f"{raw['key']}: {raw['title']}", *text_table(header, body)]
             lines += [f"note: {line}" for line in _undefined(raw)]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The tables of several graphs, as ``verify_all`` returns them, to be shown and saved."""
+
+    results: Mapping[str, Any]
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Everything as JSON, ending in a line break as files do."""
+        return json.dumps(self.results, indent=indent) + "\n"
+
+    def to_markdown(self) -> str:
+        """The tables in markdown, a block of rows a graph."""
+        return to_markdown(self.results)
+
+    def document(self) -> dict[str, Any]:
+        """The tables as :func:`virgo.report.page.page` takes them."""
+        return document(self.results)
+
+    def figure(self) -> Any:
+        """Ours, the paper's and the expected value of A1 to A4 over path lengths."""
+        from virgo.report.plots import panels
+
+        return panels(self.document()["charts"])
+
+    def save(self, path: str | Path) -> Path:
+        """Write ``.html``, ``.json`` or a picture, by the file's ending."""
+        return save(self, path)
 
 
 _TABLES = ("message_paths", "weight_paths", "delta_and_weight_path", "delta", "softmax")
