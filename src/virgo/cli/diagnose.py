@@ -1,4 +1,4 @@
-"""The command line: parse, call, print."""
+"""``virgo demo | methods | check | compare | verify``: look at a model on a graph."""
 
 from __future__ import annotations
 
@@ -6,59 +6,22 @@ import argparse
 import copy
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
 import virgo
 from virgo import demo as demonstration
+from virgo.cli.progress import errors, reporting, track
 from virgo.data.roots import CITATION
 from virgo.diagnostics.comparison import METHODS, parse_method, wants_depth
 from virgo.diagnostics.tables import Verified, refresh
 from virgo.diagnostics.verification import verify_all
-from virgo.errors import DataError, OptionError, VirgoError
+from virgo.errors import DataError, OptionError
 from virgo.plans import text_table
 
-errors = Console(stderr=True)
 MODELS = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT"}
-
-
-# --- progress -----------------------------------------------------------------------------------
-
-
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[item]}"),
-        TimeRemainingColumn(), console=errors, transient=True,
-    )  # fmt: skip
-
-
-def track(items: Iterable[str], title: str) -> Iterator[str]:
-    """Iterate with a progress bar that names what is being worked on."""
-    listed = list(items)
-    with _bar() as bar:
-        task = bar.add_task(title, total=len(listed), item="")
-        for item in listed:
-            bar.update(task, item=item)
-            yield item
-            bar.advance(task)
-
-
-@contextmanager
-def reporting(title: str) -> Iterator[Callable[..., None]]:
-    """A progress bar driven by ``progress(done, total[, what])``."""
-    with _bar() as bar:
-        task = bar.add_task(title, total=None, item="")
-
-        def progress(done: int, total: int, what: str = "") -> None:
-            bar.update(task, completed=done, total=total, item=what)
-
-        yield progress
 
 
 # --- what to work on ----------------------------------------------------------------------------
@@ -246,16 +209,8 @@ def verify(args: argparse.Namespace) -> int:
 # --- options ------------------------------------------------------------------------------------
 
 
-def parser() -> argparse.ArgumentParser:
-    """All commands and their options."""
-    top = argparse.ArgumentParser(
-        prog="virgo",
-        description="Initialise graph neural networks so that signal and gradient survive.",
-        epilog="In Python: virgo.init_(model, data) initialises any PyTorch Geometric model.",
-    )
-    top.add_argument("--version", action="version", version=f"virgo {virgo.__version__}")
-    commands = top.add_subparsers(required=True, metavar="command")
-
+def add_to(commands: Any) -> None:
+    """The commands that look at a model and a graph."""
     one = commands.add_parser(
         "demo",
         help="every method on Cora, or on a generated graph where Cora is not at hand",
@@ -317,7 +272,6 @@ def parser() -> argparse.ArgumentParser:
     _add_outputs(five)
     five.add_argument("--refresh", type=Path, help="refill the tables of this markdown file")
     five.set_defaults(run=verify)
-    return top
 
 
 def _add_subject(command: argparse.ArgumentParser) -> None:
@@ -340,21 +294,3 @@ def _add_outputs(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", type=Path, help="write the numbers here")
     command.add_argument("--html", type=Path, help="write a self-contained page here")
     command.add_argument("--png", type=Path, help="write a picture here")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; a user's mistake is one line on stderr and exit code 2."""
-    args = parser().parse_args(argv)
-    try:
-        code: int = args.run(args)
-        return code
-    except VirgoError as error:
-        message = " ".join(f"virgo: {error}".split())
-        errors.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,7 @@
+"""``python -m virgo.cli``."""
+
+import sys
+
+from virgo.cli import main
+
+sys.exit(main())
