@@ -15,7 +15,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GAT, GCN
 
 import virgo
-from virgo.diagnostics.comparison import CLASSIC, METHODS, Claim, Curve, parse_method
+from virgo.diagnostics.comparison import CLASSIC, METHODS, Claim, Curve
+from virgo.schemes import parse_method
 
 CLASSES = 7
 

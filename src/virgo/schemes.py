@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from . import theory
 from .errors import OptionError
@@ -148,3 +148,31 @@ def _virgo_backward(weight: Weight) -> float:
 def _virgo(weight: Weight) -> float:
     """Harmonic mean of virgo-forward and virgo-backward."""
     return theory.harmonic_mean(_virgo_forward(weight), _virgo_backward(weight))
+
+
+#: Words after a plus in the name of an initialisation, and the options they stand for.
+OPTIONS = {
+    "measured": {"estimate": "measured"},
+    "released": {"variant": "released"},
+    "rms": {"signal": "rms"},
+    "keep-bias": {"bias": "keep"},
+    **{name: {"distribution": name} for name in ("normal", "truncated", "orthogonal", "mirrored")},
+}
+
+
+def parse_method(text: str) -> tuple[str, dict[str, Any]]:
+    """``"virgo-forward+measured"`` -> the method and its options.
+
+    >>> parse_method("VirgoBack+mirrored")
+    ('virgo-backward', {'distribution': 'mirrored'})
+    """
+    name, *words = text.split("+")
+    options: dict[str, Any] = {}
+    for word in words:
+        if word not in OPTIONS:
+            raise OptionError(
+                f"methods: expected one of {', '.join(OPTIONS)} after '+', got {word!r} in "
+                f"{text!r}. Choose one."
+            )
+        options |= OPTIONS[word]
+    return find(name).name, options

@@ -12,7 +12,6 @@ from typing import Any
 
 from torch import nn
 
-from virgo import schemes
 from virgo.diagnostics.checking import save, versions
 from virgo.diagnostics.measurement import measure, plain_numbers, show
 from virgo.errors import OptionError
@@ -20,35 +19,12 @@ from virgo.init import plan
 from virgo.inputs import Forward
 from virgo.observing import Loss
 from virgo.plans import text_table
+from virgo.schemes import parse_method
 
 CLASSIC = ("lecun", "xavier", "kaiming-forward", "kaiming-backward")
 #: What `compare` runs by default: the paper's methods and ours.
 METHODS = (*CLASSIC, "virgo-forward", "virgo-backward", "virgo", "virgo-forward+measured",
            "virgo-backward+measured")  # fmt: skip
-_OPTIONS = {
-    "measured": {"estimate": "measured"},
-    "released": {"variant": "released"},
-    "rms": {"signal": "rms"},
-    **{name: {"distribution": name} for name in ("normal", "truncated", "orthogonal", "mirrored")},
-}
-
-
-def parse_method(text: str) -> tuple[str, dict[str, Any]]:
-    """``"virgo-forward+measured"`` -> the method and its options.
-
-    >>> parse_method("VirgoBack+mirrored")
-    ('virgo-backward', {'distribution': 'mirrored'})
-    """
-    name, *words = text.split("+")
-    options: dict[str, Any] = {}
-    for word in words:
-        if word not in _OPTIONS:
-            raise OptionError(
-                f"methods: expected one of {', '.join(_OPTIONS)} after '+', got {word!r} in "
-                f"{text!r}. Choose one."
-            )
-        options |= _OPTIONS[word]
-    return schemes.find(name).name, options
 
 
 @dataclass(frozen=True)

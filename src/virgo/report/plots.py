@@ -116,3 +116,23 @@ def panels(charts: Sequence[Mapping[str, Any]]) -> Figure:
     for axes in grid[len(charts) :]:
         axes.set_visible(False)
     return figure
+
+
+def training_figure(epochs: Sequence[Any], best: int, title: str) -> Figure:
+    """Training loss and validation score over epochs, the epoch whose weights are kept marked."""
+    figure = Figure(figsize=(2 * COLUMN_WIDTH, 2.2), layout="constrained")
+    loss, score = figure.subplots(1, 2)
+    loss.plot([e.number for e in epochs], [e.loss for e in epochs], color=COLOURS[0], linewidth=1.3)
+    loss.set_title("Training loss", fontsize=9)
+    scored = [e for e in epochs if e.valid is not None]
+    score.plot(
+        [e.number for e in scored], [100 * e.valid for e in scored], color=COLOURS[5], linewidth=1.3
+    )
+    score.set_title("Validation, %", fontsize=9)
+    for axes in (loss, score):
+        axes.axvline(best, color="#999999", linewidth=0.8, linestyle="--")
+        axes.set_xlabel("epoch", fontsize=9)
+        axes.tick_params(labelsize=8)
+        axes.grid(visible=True, alpha=0.25, linewidth=0.5)
+    figure.suptitle(title, fontsize=9)
+    return figure

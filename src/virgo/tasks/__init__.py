@@ -1,0 +1,69 @@
+"""Training and evaluation: one loop for each kind of task, and ``run`` for one of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from virgo.tasks import checkpoint
+from virgo.tasks.node import Epoch, NodeTask, Training
+from virgo.tasks.outcome import Outcome, Seeds
+from virgo.tasks.settings import Settings
+
+__all__ = [
+    "Epoch",
+    "NodeTask",
+    "Outcome",
+    "Seeds",
+    "Settings",
+    "Training",
+    "checkpoint",
+    "run",
+    "task_of",
+]
+
+_tasks: dict[int, NodeTask] = {}
+
+
+def task_of(dataset: Any) -> NodeTask:
+    """The dataset with what its runs share; the last one asked for is kept."""
+    found = _tasks.get(id(dataset))
+    if found is None:
+        _tasks.clear()
+        found = _tasks[id(dataset)] = NodeTask(
+            dataset
+        )  # holds the dataset, so the id stays its own
+    return found
+
+
+def run(dataset: Any, model: str, init: str, config: Mapping[str, Any], seed: int) -> Outcome:
+    """Train one network and test its best weights.
+
+    Args:
+        dataset: what :func:`virgo.data.load` returned.
+        model: one of :data:`virgo.models.MODELS`.
+        init: an initialisation, e.g. ``"xavier"`` or ``"virgo-backward+measured"``.
+        config: the fields of :class:`Settings`.
+        seed: of everything random; runs with one seed share all of it but the initialisation.
+
+    Returns:
+        The outcome. A loss that is no longer finite and memory that does not suffice are outcomes,
+        too; a mistake in the arguments is an error.
+    """
+    began = time.perf_counter()
+    try:
+        training = Training(task_of(dataset), model, init, Settings.of(config), seed)
+        while not training.done:
+            training.advance()
+        return training.finish()
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return Outcome.failed("out of memory", 0, time.perf_counter() - began)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this is memory that could not be had; PyTorch's CPU allocator has no type for it."""
+    text = str(error)
+    return isinstance(error, MemoryError) or "not enough memory" in text or "out of memory" in text
