@@ -317,16 +317,16 @@ def test_the_second_of_two_processes_takes_the_copy_of_the_first(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The race itself: another process publishes while this one is processing.
-    from virgo.data import roots
+    from virgo.data import cache as copies
 
     write_raw(tmp_path / "root")
-    publish = roots._publish
+    publish = copies._publish
 
     def overtaken(aside: Path, final: Path) -> None:
         shutil.copytree(aside, final)
         publish(aside, final)
 
-    monkeypatch.setattr(roots, "_publish", overtaken)
+    monkeypatch.setattr(copies, "_publish", overtaken)
     assert load_citation("cora", tmp_path / "root").num_edges == 1208
     assert len(list((cache / "processed").iterdir())) == 1
 

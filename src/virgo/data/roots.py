@@ -1,29 +1,20 @@
-"""Where datasets lie, and how the citation graphs are read from there.
-
-A data root is only read: raw files are copied to the cache and processed there.
-"""
+"""Where datasets lie: data roots, which are only read, and the cache, which is written to."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-import torch_geometric
-from torch_geometric.data import Data
-from torch_geometric.datasets import Planetoid
-
-from virgo.data.generators import citation_like
+from virgo.data.catalogue import ENTRIES, Entry
 from virgo.errors import DataError
 
-CITATION = {"cora": "Cora", "citeseer": "CiteSeer", "pubmed": "PubMed"}
-"""The names we take, and the folders that PyG's loader expects."""
+CITATION = {entry.name: entry.folder for entry in ENTRIES if entry.kind == "planetoid"}
+"""The three citation graphs, and the folders that PyG's loader expects."""
 
-PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
-"""The endings of a Planetoid dataset's eight raw files."""
+Root = str | os.PathLike[str] | None
+"""What ``root=`` takes."""
 
 
 def user_cache() -> Path:
@@ -34,7 +25,7 @@ def user_cache() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "virgo"
 
 
-def find_root(root: str | os.PathLike[str] | None = None) -> Path | None:
+def find_root(root: Root = None) -> Path | None:
     """The data root to read from, or ``None`` where there is none.
 
     In this order: ``root``, the environment variable ``VIRGO_DATA``, ``../shared/data`` beside a
@@ -43,14 +34,19 @@ def find_root(root: str | os.PathLike[str] | None = None) -> Path | None:
     last two are taken if they exist.
 
     Args:
-        root: The folder that holds ``Cora/raw/``, ``PubMed/raw/`` and so on.
+        root: The folder that holds ``Cora/raw/``, ``ogbn_arxiv/raw/`` and so on.
     """
+    return next(iter(_roots(root)), None)
+
+
+def _roots(root: Root) -> list[Path]:
+    """One root if somebody asked for it; otherwise all that exist, to be looked through in turn."""
     if root is not None:
-        return Path(root).expanduser()
+        return [Path(root).expanduser()]
     if chosen := os.environ.get("VIRGO_DATA"):
-        return Path(chosen).expanduser()
+        return [Path(chosen).expanduser()]
     candidates = [*(path.parent / "shared" / "data" for path in _checkouts()), user_cache()]
-    return next((path for path in candidates if path.is_dir()), None)
+    return [path for path in candidates if path.is_dir()]
 
 
 def _checkouts() -> Iterator[Path]:
@@ -62,121 +58,88 @@ def _checkouts() -> Iterator[Path]:
             yield path
 
 
-def load_citation(name: str = "cora", root: str | os.PathLike[str] | None = None) -> Data:
-    """Cora, CiteSeer or PubMed with the public split, from raw files at hand.
+@dataclass(frozen=True)
+class Source:
+    """A dataset's files in one data root.
 
-    The files are read by ``torch_geometric.datasets.Planetoid``, which writes beside what it reads.
-    They are therefore copied to the cache first, under a name that depends on their content, so
-    that changed files are never answered from an older copy. The copy is made aside and renamed
-    when it is complete: two processes at once are safe. The network is never used.
+    Attributes:
+        entry: which dataset.
+        folder: its folder in the root.
+        files: those of its required files that are there, as paths below ``folder``.
+        missing: those that are not.
+        archive: the zip file that holds ``files``, where they are not unpacked.
+    """
+
+    entry: Entry
+    folder: Path
+    files: tuple[str, ...]
+    missing: tuple[str, ...]
+    archive: Path | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the dataset can be loaded."""
+        return not self.missing
+
+    @property
+    def absent(self) -> bool:
+        """Whether nothing of it is there."""
+        return not self.files and self.archive is None
+
+    def path(self, file: str) -> Path:
+        """Where a file is, or would be."""
+        return self.folder / file
+
+    def require(self) -> Source:
+        """The source itself if it is complete.
+
+        Raises:
+            DataError: files are missing; says which, and where they go.
+        """
+        if self.complete:
+            return self
+        entry = self.entry
+        where = self.folder / "raw" if _all_raw(entry) else self.folder
+        lack = ", ".join(file.removeprefix("raw/") if _all_raw(entry) else file.replace("|", " or ")
+                         for file in self.missing)  # fmt: skip
+        packed = f" (or {entry.archive} in {self.folder})" if entry.archive else ""
+        hint = ""
+        if self.missing == ("raw/node-feat.csv.gz",) and entry.name == "ogbn-arxiv":
+            hint = (
+                " virgo.data.load_arxiv reads structure and labels without it and generates "
+                "features, for variances and never for an accuracy."
+            )
+        raise DataError(
+            f"{entry.name}: expected the raw files of {entry.folder} in {where}{packed}, got no "
+            f"{lack}. Put them there, or name another root with root=, --root or VIRGO_DATA, or "
+            f"fetch them with `virgo data get {entry.name} --download`.{hint}"
+        )
+
+
+def _all_raw(entry: Entry) -> bool:
+    return all(file.startswith("raw/") for file in entry.files)
+
+
+def locate(entry: Entry, root: Root = None) -> Source:
+    """Where a dataset's files are: the first root that has them all, else the first with some.
 
     Args:
-        name: ``"cora"``, ``"citeseer"`` or ``"pubmed"``, in any case.
-        root: The data root; see :func:`find_root`.
-
-    Raises:
-        DataError: The name is unknown, files are absent or damaged, or the cache is not writable.
+        entry: which dataset.
+        root: see :func:`find_root`.
     """
-    if name.lower() not in CITATION:
-        choices = ", ".join(CITATION)
-        raise DataError(f"load_citation: name must be one of {choices}, got {name!r}. Choose one.")
-    folder = CITATION[name.lower()]
-    found = find_root(root)
-    source = (found if found is not None else user_cache()) / folder / "raw"
-    absent = [path.name for path in _raw_files(source, folder) if not path.is_file()]
-    if absent:
-        raise DataError(
-            f"load_citation: expected the raw files of {folder} in {source}, got no "
-            f"{', '.join(absent)}. Put them there, or name another root with root= or VIRGO_DATA."
-        )
-    return _read(_cached(source, folder), folder)
+    found = [_look(entry, path / entry.folder) for path in _roots(root) or [user_cache()]]
+    whole = (source for source in found if source.complete)
+    some = (source for source in found if not source.absent)
+    return next(whole, None) or next(some, found[0])
 
 
-def demo_graph() -> tuple[Data, str]:
-    """Cora where a data root has it, otherwise a generated graph; and a line that says which."""
-    root = find_root()
-    if root is not None and all(
-        path.is_file() for path in _raw_files(root / "Cora" / "raw", "Cora")
-    ):
-        data = load_citation("cora", root)
-        kind = "Cora, public split"
-    else:
-        data = citation_like()
-        kind = "a generated citation-like graph (no data root has Cora)"
-    return (
-        data,
-        f"{kind}: {data.num_nodes} nodes, {data.num_edges} edges, {data.num_features} words",
-    )
-
-
-def _raw_files(raw: Path, folder: str) -> list[Path]:
-    return [raw / f"ind.{folder.lower()}.{part}" for part in PARTS]
-
-
-class _Offline(Planetoid):  # type: ignore[misc]  # torch_geometric is untyped
-    """PyG's loader without its download and without its progress lines."""
-
-    log = property(lambda self: False, lambda self, value: None)
-
-    def download(self) -> None:
-        raise DataError(
-            f"load_citation: expected raw files in {self.raw_dir}, got an empty folder."
-        )
-
-
-def _read(root: Path, folder: str) -> Data:
-    try:
-        return _Offline(str(root), folder)[0]
-    except ImportError as error:
-        raise DataError(
-            f"load_citation: {folder} needs scipy, got {error}. Install virgo-gnn[data]."
-        ) from error
-
-
-def _cached(source: Path, folder: str) -> Path:
-    """The folder in the cache with the processed copy of ``source``, made if it is not there."""
-    digest = hashlib.sha256(torch_geometric.__version__.encode())
-    for path in _raw_files(source, folder):
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    final = user_cache() / "processed" / f"{folder}-{digest.hexdigest()[:16]}"
-    if final.is_dir():
-        return final
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{folder}-", dir=final.parent))
-    except OSError as error:
-        raise DataError(
-            f"load_citation: expected a writable cache, got {error}. Set VIRGO_CACHE to a folder "
-            f"that can be written to."
-        ) from error
-    try:
-        raw = aside / folder / "raw"
-        raw.mkdir(parents=True)
-        for path in _raw_files(source, folder):
-            shutil.copyfile(path, raw / path.name)  # contents only: the source may be read-only
-        _process(aside, folder, source)
-        _publish(aside, final)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    return final
-
-
-def _process(aside: Path, folder: str, source: Path) -> None:
-    try:
-        _read(aside, folder)
-    except DataError:
-        raise
-    except Exception as error:  # unpickling a damaged file may raise anything
-        raise DataError(
-            f"load_citation: expected intact raw files of {folder} in {source}, got "
-            f"{type(error).__name__}: {error}. Fetch them again."
-        ) from error
-
-
-def _publish(aside: Path, final: Path) -> None:
-    try:
-        aside.rename(final)
-    except OSError:
-        if not final.is_dir():
-            raise
-        # Another process was first; its copy has the same content.
+def _look(entry: Entry, folder: Path) -> Source:
+    files, missing = [], []
+    for wanted in entry.files:
+        there = [file for file in wanted.split("|") if (folder / file).is_file()]
+        files += there[:1]
+        missing += [] if there else [wanted]
+    archive = folder / entry.archive if entry.archive else None
+    if missing and archive is not None and archive.is_file():
+        return Source(entry, folder, tuple(entry.files), (), archive)
+    return Source(entry, folder, tuple(files), tuple(missing))

@@ -1,0 +1,124 @@
+"""What :func:`virgo.data.load` returns: a dataset with its split, its metric and its task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from virgo.errors import DataError
+
+FOLDS = 10
+"""Folds of the graph datasets without a split of their own."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset ready for a task.
+
+    Attributes:
+        name: ``"cora"``, ``"ogbl-ddi"``, ``"like:cora@0.5"``.
+        task: ``"node"``, ``"link"`` or ``"graph"``.
+        data: for node and link tasks one ``Data``, for graph tasks a sequence of them. Node tasks
+            have ``x``, ``edge_index``, ``y``, ``train_mask``, ``val_mask``, ``test_mask``.
+        split: what is trained, validated and tested on, under ``"train"``, ``"valid"``, ``"test"``:
+            ids of nodes or graphs, or OGB's dictionaries of edges. Empty where there are
+            :meth:`folds`.
+        metric: ``"accuracy"``, ``"rocauc"``, ``"ap"``, ``"mrr"`` or ``"hits@20"`` and the like.
+        num_classes: outputs of a model: classes, or tasks where there are several; 0 for links.
+        generated: what must be said wherever a number made from generated data is shown.
+    """
+
+    name: str
+    task: str
+    data: Any
+    split: Mapping[str, Any]
+    metric: str
+    num_classes: int
+    generated: str | None = None
+
+    def folds(self, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+        """Ten stratified folds: ids of training and of test graphs.
+
+        Every class is shuffled and dealt out in turn, so a class's counts in two folds differ by
+        one at most, and so do the folds' sizes.
+
+        Args:
+            seed: of the shuffles; nothing else is random.
+        """
+        if self.task != "graph" or self.split:
+            raise DataError(
+                f"{self.name}: expected a graph dataset without a split for folds, got one for "
+                f"{self.task} tasks{' with a split' if self.split else ''}. Use its split."
+            )
+        return [
+            (torch.from_numpy(train), torch.from_numpy(test))
+            for train, test in stratified(self._labels(), seed)
+        ]
+
+    def _labels(self) -> NDArray[np.int64]:
+        collated = getattr(self.data, "_data", None)
+        if collated is not None and len(self.data) == len(collated.y):
+            return np.asarray(collated.y, dtype=np.int64).reshape(-1)
+        return np.array([int(graph.y) for graph in self.data], dtype=np.int64)
+
+    def __str__(self) -> str:
+        if self.task == "graph":
+            nodes, edges = sizes(self.data)
+            parts = [f"{len(self.data)} graphs", f"{nodes} nodes", f"{edges} edge entries"]
+            features = len(self.data) and self.data[0].num_features
+        else:
+            parts = [f"{self.data.num_nodes} nodes", f"{self.data.num_edges} edge entries"]
+            features = self.data.num_features
+        parts.append(f"{features} features" if features else "no features")
+        if self.num_classes:
+            parts.append(f"{self.num_classes} output{'s' if self.num_classes > 1 else ''}")
+        if self.split:
+            parts.append("/".join(str(part_size(part)) for part in self.split.values()) + " split")
+        else:
+            parts.append(f"{FOLDS} folds")
+        note = f" [{self.generated}]" if self.generated else ""
+        return f"{self.name} ({self.task}, {self.metric}): {', '.join(parts)}{note}"
+
+
+def stratified(
+    labels: NDArray[np.int64], seed: int, folds: int = FOLDS
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Training and test ids of ``folds`` stratified folds, each sorted.
+
+    >>> folds = stratified(np.array([0, 1] * 10), seed=0)
+    >>> len(folds), [len(test) for _, test in folds] == [2] * 10
+    (10, True)
+    """
+    if len(labels) < folds:
+        raise DataError(
+            f"folds: expected at least {folds} graphs, got {len(labels)}. Take a larger dataset."
+        )
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permutation(len(labels))
+    dealt = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    fold = np.empty(len(labels), dtype=np.int64)
+    # Dealing goes on where the last class ended, which keeps the folds' sizes even.
+    fold[dealt] = np.arange(len(labels)) % folds
+    return [(np.flatnonzero(fold != part), np.flatnonzero(fold == part)) for part in range(folds)]
+
+
+def sizes(graphs: Any) -> tuple[int, int]:
+    """Nodes and columns of ``edge_index`` of all graphs together."""
+    collated = getattr(graphs, "_data", None)
+    if collated is not None and len(graphs) == len(graphs.slices["edge_index"]) - 1:
+        nodes = collated.num_nodes
+        return int(sum(nodes) if isinstance(nodes, list) else nodes), collated.edge_index.size(1)
+    return sum(g.num_nodes for g in graphs), sum(g.num_edges for g in graphs)
+
+
+def part_size(part: Any) -> int:
+    """How many nodes, graphs or edges a part of a split holds."""
+    if isinstance(part, Mapping):  # OGB's edges: pairs, or sources beside targets
+        return len(part["edge"] if "edge" in part else part["source_node"])
+    return len(part)
