@@ -1,4 +1,4 @@
-"""Refill the tables of README.md and docs/*.md from results/*.json: python docs/refresh.py
+"""Refill the tables of README.md and docs/*.md from results/: python docs/refresh.py
 
 A table stands between ``<!-- name -->`` and ``<!-- end name -->``; what is between is never written
 by hand. With --check nothing is written, and a stale table is an error.
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from virgo.diagnostics.tables import refresh as with_assumptions
+from virgo.sweep import records
+from virgo.sweep.tables import build
 
 ROOT = Path(__file__).resolve().parent.parent
 GRAPHS = ("cora", "cora-all-nodes", "citeseer", "pubmed", "ogbn-arxiv")
@@ -32,7 +34,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def depth() -> str:
-    cells = (results("depth") or {"cells": {}})["cells"]
+    cells = (results("depth_benchmark") or {"cells": {}})["cells"]
     rows = []
     for name in INITS:
         row = [name]
@@ -123,12 +125,24 @@ def monitor() -> str:
     return table(header, rows)
 
 
+def swept(name: str) -> str:
+    """A table of ``virgo sweep`` from its records, as ``virgo table`` prints it."""
+    path = ROOT / "results" / f"{name}.jsonl"
+    # results/depth.jsonl may still be that of benchmarks/depth.py, whose lines name no table
+    ours = path.is_file() and '"table"' in path.read_text(encoding="utf-8").partition("\n")[0]
+    return build(name, records.read(path) if ours else []).to_markdown()
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "depth": depth,
     "cost": cost,
     "compare": compare,
     "claims": claims,
     "monitor": monitor,
+    "table1": lambda: swept("table1"),
+    "table2": lambda: swept("table2"),
+    "table3": lambda: swept("table3"),
+    "depth-study": lambda: swept("depth"),
 }
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 import virgo
-from virgo.cli import diagnose
+from virgo.cli import datasets, diagnose, sweeping, tables, training
 from virgo.cli.progress import errors
 from virgo.errors import VirgoError
 
@@ -22,7 +22,8 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"virgo {virgo.__version__}")
     commands = top.add_subparsers(required=True, metavar="command")
-    diagnose.add_to(commands)
+    for module in (diagnose, datasets, training, sweeping, tables):
+        module.add_to(commands)
     return top
 
 

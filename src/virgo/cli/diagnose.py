@@ -15,11 +15,12 @@ import virgo
 from virgo import demo as demonstration
 from virgo.cli.progress import errors, reporting, track
 from virgo.data.roots import CITATION
-from virgo.diagnostics.comparison import METHODS, parse_method, wants_depth
+from virgo.diagnostics.comparison import METHODS, wants_depth
 from virgo.diagnostics.tables import Verified, refresh
 from virgo.diagnostics.verification import verify_all
 from virgo.errors import DataError, OptionError
 from virgo.plans import text_table
+from virgo.schemes import parse_method
 
 MODELS = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT"}
 

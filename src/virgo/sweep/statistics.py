@@ -1,0 +1,161 @@
+"""Is one method better than another over the same seeds? Paired tests, their effect, and Holm.
+
+The seeds are paired: seed 3 of one method has the same split and the same batch order as seed 3 of
+another. What they share cancels in the difference of the two, so the tests are about differences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from virgo.errors import DataError, OptionError
+
+#: Up to so many pairs all 2^n ways to flip the signs are counted.
+MOST_FLIPPED = 16
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean, the same whatever the order of the values; NaN of none.
+
+    >>> mean([0.1] * 10)
+    0.1
+    """
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def deviation(values: Sequence[float]) -> float:
+    """The standard deviation with ``n - 1`` below the root (ddof 1); NaN of fewer than two.
+
+    >>> round(deviation([1.0, 2.0, 3.0]), 3), deviation([1.0])
+    (1.0, nan)
+    """
+    if len(values) < 2:
+        return math.nan
+    centre = mean(values)
+    return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
+
+
+@dataclass(frozen=True)
+class Paired:
+    """What paired differences ``d_1 .. d_n`` show, in the unit of the values.
+
+    Attributes:
+        difference: their mean, ``mean(d)``.
+        low, high: its 95 % confidence interval, ``mean(d) ± t_{0.975, n-1} sd(d) / sqrt(n)``;
+            for this comparison alone, not corrected for how many there are.
+        effect: Cohen's ``d_z = mean(d) / sd(d)``; infinite where all differences are equal.
+        p: two-sided p value of the paired t test, ``t = mean(d) / (sd(d) / sqrt(n))`` on ``n - 1``
+            degrees of freedom. Where all differences are equal there is no t; the exact p value
+            stands in, which cannot be smaller than ``n`` pairs allow.
+        exact: two-sided p value of the sign-flip permutation test, None for too many pairs.
+        n: pairs.
+    """
+
+    difference: float
+    low: float
+    high: float
+    effect: float
+    p: float
+    exact: float | None
+    n: int
+
+
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Paired:
+    """Compare two methods by their values at the same seeds: is ``first`` larger?
+
+    The t test asks for differences that are close to normal, which a mean over hundreds of test
+    nodes is; the sign-flip test asks only that a difference and its negative are as likely.
+
+    Args:
+        first: seed -> value.
+        second: the same seeds.
+
+    >>> found = paired({0: 3.0, 1: 5.0, 2: 4.0}, {0: 1.0, 1: 2.0, 2: 3.0})
+    >>> found.difference, round(found.effect, 3), round(found.p, 4), found.exact
+    (2.0, 2.0, 0.0742, 0.25)
+    >>> round(found.low, 3), round(found.high, 3)
+    (-0.484, 4.484)
+    """
+    if set(first) != set(second):
+        odd = sorted(set(first) ^ set(second))
+        raise OptionError(
+            f"paired: expected the same seeds twice, got {odd} on one side only. "
+            f"Compare seeds that both have."
+        )
+    if len(first) < 2:
+        raise OptionError(
+            f"paired: expected at least two seeds, got {len(first)}. Run more of them."
+        )
+    differences = [first[seed] - second[seed] for seed in sorted(first)]
+    if not all(math.isfinite(value) for value in differences):
+        raise OptionError("paired: expected finite values, got others. Leave failed seeds out.")
+    centre, n = mean(differences), len(differences)
+    spread, exact = deviation(differences), sign_flip(differences)
+    # equal differences leave a spread of rounding errors only
+    if spread <= 1e-12 * max(1.0, abs(centre)):
+        p = 2.0 ** (1 - n) if exact is None else exact
+        if abs(centre) <= 1e-12:
+            return Paired(0.0, 0.0, 0.0, 0.0, 1.0, exact, n)
+        return Paired(centre, centre, centre, math.copysign(math.inf, centre), p, exact, n)
+    error = spread / math.sqrt(n)
+    p, reach = student(centre / error, n - 1)
+    return Paired(centre, centre - reach * error, centre + reach * error, centre / spread, p,
+                  exact, n)  # fmt: skip
+
+
+def student(t: float, degrees: int, level: float = 0.95) -> tuple[float, float]:
+    """Two-sided p value of ``t``, and the quantile that an interval of ``level`` reaches to.
+
+    >>> p, reach = student(2.262157, 9)
+    >>> round(p, 6), round(reach, 6)
+    (0.05, 2.262157)
+    """
+    try:
+        from scipy.special import stdtr, stdtrit
+    except ImportError as error:
+        raise DataError(
+            "paired test: expected scipy for Student's t, got no such module. "
+            "pip install 'virgo-gnn[data]'."
+        ) from error
+    return float(2 * stdtr(degrees, -abs(t))), float(stdtrit(degrees, (1 + level) / 2))
+
+
+def sign_flip(differences: Sequence[float]) -> float | None:
+    """Exact two-sided p value: in how many of the ``2^n`` sign patterns ``|mean|`` is as large.
+
+    If the two methods are alike, each difference could as well have had the other sign. None above
+    16 pairs, where counting all is no longer cheap.
+
+    >>> sign_flip([2.0, 3.0, 1.0]), sign_flip([1.0, -1.0]), sign_flip([1.0] * 10)
+    (0.25, 1.0, 0.001953125)
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    n = values.size
+    if n > MOST_FLIPPED:
+        return None
+    patterns = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
+    sums = np.abs((1 - 2 * patterns) @ values)
+    # sums that are equal on paper may differ in their last digits
+    slack = 1e-9 * max(float(np.abs(values).sum()), 1e-300)
+    return float(np.mean(sums >= abs(float(values.sum())) - slack))
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction: adjusted p values, in the order given.
+
+    With ``p_(1) <= .. <= p_(m)``, ``adjusted_(i) = max_{j <= i} min(1, (m - j + 1) p_(j))``. That
+    at least one of the true null hypotheses is rejected at level ``a`` has at most probability
+    ``a``, however the tests depend on each other.
+
+    >>> holm([0.01, 0.04, 0.03, 0.005])
+    [0.03, 0.06, 0.06, 0.02]
+    """
+    adjusted, running = [0.0] * len(values), 0.0
+    for place, index in enumerate(sorted(range(len(values)), key=lambda i: (values[i], i))):
+        running = max(running, min(1.0, (len(values) - place) * values[index]))
+        adjusted[index] = running
+    return adjusted

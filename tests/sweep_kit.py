@@ -1,0 +1,180 @@
+"""What the sweep's tests on SQLite and on PostgreSQL share: a small sweep, and ways to kill it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from virgo.sweep.grids import cells
+from virgo.sweep.records import Record
+from virgo.sweep.running import collect, run
+from virgo.sweep.storage import open_storage
+from virgo.sweep.worker import Sweep
+
+TESTS = Path(__file__).resolve().parent
+STUB = {"runner": "sweep_stub:run", "loader": "sweep_stub:load"}
+
+
+def small(
+    storage: str | Path,
+    *,
+    dataset: str = "cora",
+    inits: Sequence[str] = ("xavier",),
+    limit: int = 3,
+    **options: Any,
+) -> Sweep:
+    """A sweep of the stub over a few configurations."""
+    chosen = cells("table1", [dataset], inits=list(inits), limit=limit)
+    return Sweep(tuple(chosen), str(storage), **{"seeds": 3, **STUB, **options})
+
+
+def records(storage: str | Path, table: str = "table1") -> list[Record]:
+    """What came out, in order."""
+    opened = open_storage(storage, create=False)
+    try:
+        return sorted(collect(opened, table), key=lambda record: record.identity)
+    finally:
+        opened.close()
+
+
+def lasting(found: list[Record]) -> list[Any]:
+    """The records without what differs between any two runs."""
+    return [
+        (record.identity, record.generated, record.screen,
+         [{k: v for k, v in seed.items() if k != "seconds"} for seed in record.seeds])
+        for record in found
+    ]  # fmt: skip
+
+
+def executions(log: Path, what: str = "begin") -> Counter[str]:
+    """How often each seed was begun, or ended."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return Counter(line.split("\t", 2)[2] for line in lines if line.startswith(what))
+
+
+class Killed:
+    """A sweep in processes of its own, some of which get killed."""
+
+    def __init__(self, storage: str, out: Path, log: Path, work: int, *extra: str) -> None:
+        self.command = [
+            sys.executable, "-m", "virgo.cli", "sweep", "table1", "--dataset", "cora", "--init",
+            "xavier", "virgo-backward", "--limit", "6", "--seeds", "4", "--jobs", "2",
+            "--storage", storage, "--out", str(out), "--runner", STUB["runner"],
+            "--loader", STUB["loader"], *extra,
+        ]  # fmt: skip
+        path = os.pathsep.join([str(TESTS), *sys.path])
+        self.environment = {**os.environ, "PYTHONPATH": path, "STUB_LOG": str(log),
+                            "STUB_WORK": str(work), "OMP_NUM_THREADS": "1"}  # fmt: skip
+        self.log = log
+        self.process: subprocess.Popen[str] | None = None
+        self.killed_workers = 0
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            self.command, env=self.environment, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    def wait_for(self, more: int, patience: float = 60) -> bool:
+        """Until so many more seeds were begun; False if the sweep ended before."""
+        assert self.process is not None
+        goal = sum(executions(self.log).values()) + more
+        limit = time.monotonic() + patience
+        while sum(executions(self.log).values()) < goal:
+            if self.process.poll() is not None:
+                return False
+            assert time.monotonic() < limit, "nothing happens"
+            time.sleep(0.01)
+        return True
+
+    def worker(self, choose: random.Random) -> int | None:
+        """A process that has begun a seed and lives."""
+        found = {int(line.split("\t")[1]) for line in self.log.read_text().splitlines()}
+        living = sorted(pid for pid in found if _state(pid) not in ("", "Z"))
+        return choose.choice(living) if living else None
+
+    def kill_worker(self, choose: random.Random) -> None:
+        pid = self.worker(choose)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            self.killed_workers += 1
+
+    def kill_parent(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.communicate()
+
+    def finish(self, patience: float = 300) -> str:
+        assert self.process is not None
+        output, _ = self.process.communicate(timeout=patience)
+        assert self.process.returncode == 0, output
+        return output
+
+    def end(self) -> None:
+        """Leave nothing behind, also where a test has failed."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def check_kills(
+    storage: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, rounds: int, seed: int
+) -> None:
+    """Kill workers and parents at random moments; what comes out is as if nothing had been.
+
+    Each killed worker may cost the one seed it was at, a killed parent none.
+    """
+    choose = random.Random(seed)
+    log = folder / "log"
+    victim = Killed(storage, folder / "out", log, work=120_000)
+    try:
+        for _ in range(rounds):
+            victim.start()
+            if victim.wait_for(choose.randint(2, 4)):
+                time.sleep(choose.uniform(0, 0.2))
+                victim.kill_worker(choose)
+            if victim.wait_for(choose.randint(1, 3)):
+                time.sleep(choose.uniform(0, 0.2))
+                victim.kill_parent()
+        # what is left, here and now, while the orphans may still be at their last seeds
+        monkeypatch.setenv("STUB_LOG", str(log))
+        sweep = small(storage, inits=("xavier", "virgo-backward"), limit=6, seeds=4)
+        run(sweep, 0)
+    finally:
+        victim.end()
+    begun = executions(log)
+    assert len(begun) == 2 * 6 * 4
+    repeated = sum(begun.values()) - len(begun)
+    assert repeated <= victim.killed_workers
+    assert victim.killed_workers >= 1
+    compare_with_undisturbed(storage, folder, monkeypatch)
+
+
+def compare_with_undisturbed(
+    storage: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> None:
+    monkeypatch.delenv("STUB_LOG", raising=False)
+    quiet = folder / "undisturbed.db"
+    run(small(quiet, inits=("xavier", "virgo-backward"), limit=6, seeds=4, **options), 0)
+    found, expected = records(storage), records(quiet)
+    assert lasting(found) == lasting(expected)
+    assert len(found) == 12
+    for record in found:
+        assert [one["seed"] for one in record.seeds] == sorted({o["seed"] for o in record.seeds})
