@@ -1,4 +1,4 @@
-"""How deep can a plain GCN be, by initialisation? Prints the table; rewrites results/depth_benchmark.json.
+"""How deep can a plain GCN be, by initialisation? Rewrites results/depth_benchmark.json.
 
     python benchmarks/depth.py                # resumes where it stopped
     python benchmarks/depth.py --table        # only prints what is there
@@ -27,7 +27,8 @@ from torch_geometric.nn import GCN
 import virgo
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORDS, SUMMARY = ROOT / "results" / "depth_benchmark.jsonl", ROOT / "results" / "depth_benchmark.json"
+RECORDS = ROOT / "results" / "depth_benchmark.jsonl"
+SUMMARY = RECORDS.with_suffix(".json")
 DEPTHS = (2, 4, 8, 16, 32, 64)
 SHALLOW = 8
 RATES = {True: (0.01, 0.003, 0.001), False: (0.001, 0.0003, 0.0001)}  # shallow, deep

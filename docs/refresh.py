@@ -128,9 +128,37 @@ def monitor() -> str:
 def swept(name: str) -> str:
     """A table of ``virgo sweep`` from its records, as ``virgo table`` prints it."""
     path = ROOT / "results" / f"{name}.jsonl"
-    # results/depth.jsonl may still be that of benchmarks/depth.py, whose lines name no table
-    ours = path.is_file() and '"table"' in path.read_text(encoding="utf-8").partition("\n")[0]
-    return build(name, records.read(path) if ours else []).to_markdown()
+    return build(name, records.read(path) if path.is_file() else []).to_markdown()
+
+
+def throughput() -> str:
+    rows = []
+    for row in (results("sweep_throughput") or {}).values():
+        same = row["same_results"]
+        name = f"{row['dataset']} (generated)" if row["generated"] else row["dataset"]
+        rows.append(
+            [name, f"x{row['ratio']:.1f}", f"x{row['ratio_per_epoch']:.1f}", str(row["trials"])]
+            + [
+                f"{100 * same[part]['virgo']:.2f} / {100 * same[part]['plain']:.2f} "
+                f"(p = {same[part]['p_mean']:.2f})"
+                for part in ("valid", "test")
+            ]
+        )
+    header = ["graph", "trials an hour", "epochs an hour", "trials each",
+              "validation, ours / plain", "test, ours / plain"]  # fmt: skip
+    return table(header, rows) if rows else "not run"
+
+
+def storage() -> str:
+    found = results("storage_share")
+    if found is None:
+        return "not run"
+    return (
+        f"The storage takes {100 * found['storage_share']:.2f} % of a worker's time on SQLite with "
+        f"{found['workers']} workers on {found['cores']} cores and seeds of "
+        f"{found['seed_seconds']:.2f} s ({found['seeds']} seeds; "
+        f"`python benchmarks/storage_share.py`)."
+    )
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -139,6 +167,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "compare": compare,
     "claims": claims,
     "monitor": monitor,
+    "throughput": throughput,
+    "storage": storage,
     "table1": lambda: swept("table1"),
     "table2": lambda: swept("table2"),
     "table3": lambda: swept("table3"),

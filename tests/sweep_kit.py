@@ -23,6 +23,9 @@ from virgo.sweep.worker import Sweep
 
 TESTS = Path(__file__).resolve().parent
 STUB = {"runner": "sweep_stub:run", "loader": "sweep_stub:load"}
+#: What is killed: the real task on a small generated graph, two methods, a few epochs.
+REAL, EPOCHS, LIMIT, SEEDS = "like:cora@0.1", 25, 6, 4
+METHODS = ("xavier", "virgo-backward+measured")
 
 
 def small(
@@ -34,8 +37,15 @@ def small(
     **options: Any,
 ) -> Sweep:
     """A sweep of the stub over a few configurations."""
-    chosen = cells("table1", [dataset], inits=list(inits), limit=limit)
+    overrides = {"epochs": EPOCHS} if dataset == REAL else {}
+    chosen = cells("table1", [dataset], inits=list(inits), limit=limit, overrides=overrides)
     return Sweep(tuple(chosen), str(storage), **{"seeds": 3, **STUB, **options})
+
+
+def real(storage: str | Path, **options: Any) -> Sweep:
+    """The sweep that is killed."""
+    ours = {"seeds": SEEDS, "runner": "sweep_stub:real", "loader": "virgo.data:load", **options}
+    return small(storage, dataset=REAL, inits=METHODS, limit=LIMIT, **ours)
 
 
 def records(storage: str | Path, table: str = "table1") -> list[Record]:
@@ -65,25 +75,28 @@ def executions(log: Path, what: str = "begin") -> Counter[str]:
 class Killed:
     """A sweep in processes of its own, some of which get killed."""
 
-    def __init__(self, storage: str, out: Path, log: Path, work: int, *extra: str) -> None:
+    def __init__(self, storage: str, out: Path, log: Path, *extra: str) -> None:
         self.command = [
-            sys.executable, "-m", "virgo.cli", "sweep", "table1", "--dataset", "cora", "--init",
-            "xavier", "virgo-backward", "--limit", "6", "--seeds", "4", "--jobs", "2",
-            "--storage", storage, "--out", str(out), "--runner", STUB["runner"],
-            "--loader", STUB["loader"], *extra,
+            sys.executable, "-m", "virgo.cli", "sweep", "table1", "--dataset", REAL, "--init",
+            *METHODS, "--limit", str(LIMIT), "--seeds", str(SEEDS), "--epochs", str(EPOCHS),
+            "--jobs", "2", "--storage", storage, "--out", str(out),
+            "--runner", "sweep_stub:real", *extra,
         ]  # fmt: skip
         path = os.pathsep.join([str(TESTS), *sys.path])
         self.environment = {**os.environ, "PYTHONPATH": path, "STUB_LOG": str(log),
-                            "STUB_WORK": str(work), "OMP_NUM_THREADS": "1"}  # fmt: skip
+                            "OMP_NUM_THREADS": "1"}  # fmt: skip
         self.log = log
-        self.process: subprocess.Popen[str] | None = None
+        self.said = log.with_name("said")
+        self.process: subprocess.Popen[bytes] | None = None
         self.killed_workers = 0
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
-            self.command, env=self.environment, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+        # into a file: orphans would keep a pipe open
+        with self.said.open("wb") as said:
+            self.process = subprocess.Popen(
+                self.command, env=self.environment, stdout=said, stderr=said,
+                start_new_session=True,
+            )  # fmt: skip
 
     def wait_for(self, more: int, patience: float = 60) -> bool:
         """Until so many more seeds were begun; False if the sweep ended before."""
@@ -97,41 +110,48 @@ class Killed:
             time.sleep(0.01)
         return True
 
-    def worker(self, choose: random.Random) -> int | None:
-        """A process that has begun a seed and lives."""
+    def workers(self) -> list[int]:
+        """Processes that have begun a seed, and live, and are ours."""
         found = {int(line.split("\t")[1]) for line in self.log.read_text().splitlines()}
-        living = sorted(pid for pid in found if _state(pid) not in ("", "Z"))
-        return choose.choice(living) if living else None
+        return sorted(pid for pid in found if str(self.log).encode() in _environment(pid))
 
     def kill_worker(self, choose: random.Random) -> None:
-        pid = self.worker(choose)
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
+        living = self.workers()
+        if living:
+            os.kill(choose.choice(living), signal.SIGKILL)
             self.killed_workers += 1
 
     def kill_parent(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+
+    def press_ctrl_c(self) -> int:
+        """As a terminal does: to all of them."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGINT)
+        return self.process.wait(timeout=60)
 
     def finish(self, patience: float = 300) -> str:
         assert self.process is not None
-        output, _ = self.process.communicate(timeout=patience)
-        assert self.process.returncode == 0, output
-        return output
+        code = self.process.wait(timeout=patience)
+        said = self.said.read_text()
+        assert code == 0, said
+        return said
 
     def end(self) -> None:
         """Leave nothing behind, also where a test has failed."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
-            self.process.communicate()
+            self.process.wait()
 
 
-def _state(pid: int) -> str:
+def _environment(pid: int) -> bytes:
+    """Empty for a dead process, also for one that nobody has waited for."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return ""
+        return b""
 
 
 def check_kills(
@@ -143,7 +163,7 @@ def check_kills(
     """
     choose = random.Random(seed)
     log = folder / "log"
-    victim = Killed(storage, folder / "out", log, work=120_000)
+    victim = Killed(storage, folder / "out", log)
     try:
         for _ in range(rounds):
             victim.start()
@@ -155,12 +175,11 @@ def check_kills(
                 victim.kill_parent()
         # what is left, here and now, while the orphans may still be at their last seeds
         monkeypatch.setenv("STUB_LOG", str(log))
-        sweep = small(storage, inits=("xavier", "virgo-backward"), limit=6, seeds=4)
-        run(sweep, 0)
+        run(real(storage), 0)
     finally:
         victim.end()
     begun = executions(log)
-    assert len(begun) == 2 * 6 * 4
+    assert len(begun) == len(METHODS) * LIMIT * SEEDS
     repeated = sum(begun.values()) - len(begun)
     assert repeated <= victim.killed_workers
     assert victim.killed_workers >= 1
@@ -172,9 +191,9 @@ def compare_with_undisturbed(
 ) -> None:
     monkeypatch.delenv("STUB_LOG", raising=False)
     quiet = folder / "undisturbed.db"
-    run(small(quiet, inits=("xavier", "virgo-backward"), limit=6, seeds=4, **options), 0)
+    run(real(quiet, **options), 0)
     found, expected = records(storage), records(quiet)
     assert lasting(found) == lasting(expected)
-    assert len(found) == 12
+    assert len(found) == len(METHODS) * LIMIT
     for record in found:
         assert [one["seed"] for one in record.seeds] == sorted({o["seed"] for o in record.seeds})

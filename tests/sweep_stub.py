@@ -56,6 +56,17 @@ def run(dataset: Dataset, model: str, init: str, config: Mapping[str, Any], seed
     return Outcome(value, 1 - value, 3, 7, time.perf_counter() - start, status)
 
 
+def real(dataset: Any, model: str, init: str, config: Mapping[str, Any], seed: int) -> Any:
+    """The real task, written down as well."""
+    from virgo import tasks
+
+    what = json.dumps([dataset.name, model, init, config, seed], sort_keys=True)
+    write_down("begin", what)
+    outcome = tasks.run(dataset, model, init, config, seed)
+    write_down("end", what)
+    return outcome
+
+
 def trick(word: str, config: Mapping[str, Any], seed: int) -> None:
     if word == "fail" and seed == 1:
         raise ZeroDivisionError("a bug\nof two lines")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -542,10 +543,8 @@ def test_many_kills_on_sqlite(seed: int, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_kills_while_screening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import random
-
     database, log, choose = str(tmp_path / "sweeps.db"), tmp_path / "log", random.Random(5)
-    victim = Killed(database, tmp_path / "out", log, 120_000, "--screen", "2", "--top", "2")
+    victim = Killed(database, tmp_path / "out", log, "--screen", "2", "--top", "2")
     try:
         for _ in range(3):
             victim.start()
@@ -558,8 +557,32 @@ def test_kills_while_screening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     finally:
         victim.end()
     assert "wrote 12 configurations" in output
-    assert lasting(files.read(tmp_path / "out" / "table1.jsonl"))
     compare_with_undisturbed(database, tmp_path, monkeypatch, screen=(2, 2))
+    exported = files.read(tmp_path / "out" / "table1.jsonl")
+    assert sorted(lasting(exported)) == sorted(lasting(records(database)))
+
+
+@pytest.mark.slow
+def test_ctrl_c_loses_only_what_was_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, log = str(tmp_path / "sweeps.db"), tmp_path / "log"
+    victim = Killed(database, tmp_path / "out", log)
+    try:
+        victim.start()
+        assert victim.wait_for(7)
+        assert victim.press_ctrl_c() == 130
+        assert "the same command goes on from here" in victim.said.read_text()
+        storage = open_storage(database)
+        assert all(one.running == 0 for one in status(storage))
+        storage.close()
+        victim.start()
+        victim.finish()
+    finally:
+        victim.end()
+    begun = executions(log)
+    assert sum(begun.values()) - len(begun) <= 2
+    compare_with_undisturbed(database, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
@@ -592,7 +615,7 @@ def test_the_command_runs_and_says_what_is_generated(
     said = capsys.readouterr().out
     assert "table1: 4 seeds of 1 cells" in said
     assert f"wrote 2 configurations to {path}" in said
-    assert "generated data: generated: like:cora@0.1" in said
+    assert "like:cora@0.1: generated: like:cora@0.1" in said
     assert len(files.read(path)) == 3
     assert other in files.read(path)
 

@@ -146,7 +146,7 @@ def test_patience_and_best_epoch(
     scores: list[float], patience: int | None, stops: int, best: int,
 ) -> None:  # fmt: skip
     run = training(dataset, patience=patience, epochs=6 if len(scores) == 6 else 8)
-    monkeypatch.setattr(run, "_evaluate", lambda part: scores[run.epoch - 1])
+    monkeypatch.setattr(run.batches, "evaluate", lambda model, part: scores[run.epoch - 1])
     weights = {}
     while not run.done:
         run.advance()
@@ -326,7 +326,9 @@ def test_bad_names_are_errors(dataset: Dataset) -> None:
     with pytest.raises(virgo.OptionError, match="links: expected a node classification dataset"):
         run(links, "gcn", "xavier", SMALL, 0)
     scored = Dataset("odd", "node", dataset.data, dataset.split, "mrr", 7)
-    with pytest.raises(virgo.OptionError, match="metric: expected one of accuracy, rocauc"):
+    with pytest.raises(
+        virgo.OptionError, match="odd: expected a metric of accuracy, rocauc, got 'mrr'"
+    ):
         run(scored, "gcn", "xavier", SMALL, 0)
 
 

@@ -51,6 +51,14 @@ def _find_data(args: argparse.Namespace) -> tuple[Any, str, list[str]]:
         graph, description = virgo.data.demo_graph()
         generated = "generated" in description
         return graph, "generated" if generated else "cora", [description] if generated else []
+    if name.lower() in virgo.data.names() or name.lower().startswith("like:"):
+        dataset = virgo.data.load(name, args.root)
+        if dataset.task != "node":
+            raise DataError(
+                f"{name}: expected a dataset of one graph with classes, got one for {dataset.task} "
+                f"tasks. Pass --model and --data module:function."
+            )
+        return dataset.data, dataset.name, [dataset.generated] if dataset.generated else []
     path = Path(name)
     if not path.is_file():
         raise DataError(
@@ -278,7 +286,8 @@ def add_to(commands: Any) -> None:
 def _add_subject(command: argparse.ArgumentParser) -> None:
     """Which model, which graph, and where to write."""
     command.add_argument("target", nargs="?", help=f"{', '.join(CITATION)}, ogbn-arxiv (generated "
-                         "features), or a file with a saved Data")  # fmt: skip
+                         "features), another node dataset, like:NAME[@scale], or a file with a "
+                         "saved Data")  # fmt: skip
     command.add_argument("--data", help="module:function that returns the data, instead of target")
     command.add_argument("--model", default="gcn",
                          help=f"{', '.join(MODELS)} or module:function (default gcn)")  # fmt: skip

@@ -84,11 +84,11 @@ def _write(table: str, args: argparse.Namespace) -> None:
 
     storage = open_storage(args.storage, create=False)
     path, count = export(storage, table, args.out)
-    remarks = {record.generated for record in collect(storage, table) if record.generated}
+    remarks = {(r.dataset, r.generated) for r in collect(storage, table) if r.generated}
     storage.close()
     print(f"wrote {count} configurations to {path}")
-    for remark in sorted(remarks):
-        print(f"generated data: {remark}")
+    for dataset, remark in sorted(remarks):
+        print(f"{dataset}: {remark}")
 
 
 def status(args: argparse.Namespace) -> int:

@@ -24,7 +24,8 @@ from virgo.schemes import OPTIONS
 #: Seconds from one picture to the next: drawing must not slow down an epoch of two milliseconds.
 REFRESH = 0.1
 _SETTINGS = ("hidden_channels", "num_layers", "lr", "weight_decay", "dropout", "epochs", "patience",
-             "batch_size", "num_neighbors", "ngnn_type", "num_ngnn_layers")  # fmt: skip
+             "eval_step", "batch_size", "num_neighbors", "ngnn_type",
+             "num_ngnn_layers")  # fmt: skip
 
 
 def train(args: argparse.Namespace) -> int:
@@ -197,6 +198,7 @@ def _add_settings(command: argparse.ArgumentParser) -> None:
     group.add_argument("--epochs", type=int, help="at most (default 1000)")
     group.add_argument("--patience", type=int, help="epochs without a better one (default 20)")
     group.add_argument("--no-early-stopping", action="store_true")
+    group.add_argument("--eval-step", type=int, help="epochs between validations (default 1)")
     group.add_argument("--num-neighbors", type=int, nargs="+", metavar="K",
                        help="sample so many neighbours in each layer (-1: all)")  # fmt: skip
     group.add_argument("--batch-size", type=int, help="of nodes, when sampling (default 1024)")

@@ -76,7 +76,7 @@ class Checked:
 
     def __str__(self) -> str:
         if self.error is not None:
-            return f"{self.name}: {self.error}"
+            return self.error  # begins with the name
         if not self.differences:
             return f"{self.name}: ok, {self.counted} counts are as published"
         wrong = "; ".join(

@@ -50,23 +50,31 @@ def evaluator(name: str) -> Any:
     return ogb(f"{kind}proppred").Evaluator(name)
 
 
-node_evaluator = evaluator
-
-
 _lock = threading.RLock()
+
+
+def _rebuild_under(module: str) -> Any:
+    """numpy's function that makes an array for a pickle to fill, under a name that it has had."""
+    rebuild: Any = np.empty(0).__reduce__()[0]
+
+    def _reconstruct(*args: Any) -> Any:
+        return rebuild(*args)
+
+    _reconstruct.__module__ = module
+    _reconstruct.__qualname__ = "_reconstruct"  # what the safe unpickler knows it by
+    return _reconstruct
+
+
+# OGB's files are older than numpy 2, our miniatures and rebuilt files may be younger
+_REBUILD = tuple(map(_rebuild_under, ("numpy.core.multiarray", "numpy._core.multiarray")))
+_NUMBERS = ("int8", "int16", "int32", "int64", "uint8", "bool", "float16", "float32", "float64")
 
 
 def _names() -> list[Any]:
     """What OGB's files name beside tensors: PyG's ``Data``, and numpy's arrays of numbers."""
-    kinds = ("int8", "int16", "int32", "int64", "uint8", "bool", "float16", "float32", "float64")
-    rebuild: Any = np.empty(0).__reduce__()[0]
-    return [
-        Data, DataEdgeAttr, DataTensorAttr, GlobalStorage, np.ndarray, np.dtype,
-        *{type(np.dtype(kind)) for kind in kinds},
-        # under both names it has had: OGB's files are older than numpy 2
-        (rebuild, "numpy.core.multiarray._reconstruct"),
-        (rebuild, "numpy._core.multiarray._reconstruct"),
-    ]  # fmt: skip
+    kinds = {type(np.dtype(kind)) for kind in _NUMBERS}
+    return [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage,
+            np.ndarray, np.dtype, *kinds, *_REBUILD]  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -80,7 +80,7 @@ class Network(nn.Module, ABC):
     @staticmethod
     @abstractmethod
     def make_conv(in_channels: int, out_channels: int, hidden_channels: int) -> nn.Module:
-        """One message-passing layer; ``hidden_channels`` is the width of one that has layers inside."""
+        """One message-passing layer; ``hidden_channels`` is for one with layers inside it."""
 
     @abstractmethod
     def mix(self, conv: Any, apply: Apply) -> Tensor:

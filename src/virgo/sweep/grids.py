@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from virgo.diagnostics.comparison import parse_method
 from virgo.errors import OptionError
+from virgo.schemes import parse_method
 from virgo.sweep.records import canonical
 
 #: What the initial weights depend on. Outermost, so that neighbouring trials can share them.

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from virgo.tasks import checkpoint
-from virgo.tasks.node import Epoch, NodeTask, Training
+from virgo.tasks.node import NodeTask
 from virgo.tasks.outcome import Outcome, Seeds
 from virgo.tasks.settings import Settings
+from virgo.tasks.training import Epoch, Task, Training
 
 __all__ = [
     "Epoch",
@@ -17,6 +18,7 @@ __all__ = [
     "Outcome",
     "Seeds",
     "Settings",
+    "Task",
     "Training",
     "checkpoint",
     "run",
@@ -28,13 +30,11 @@ _tasks: dict[int, NodeTask] = {}
 
 def task_of(dataset: Any) -> NodeTask:
     """The dataset with what its runs share; the last one asked for is kept."""
-    found = _tasks.get(id(dataset))
-    if found is None:
+    if id(dataset) not in _tasks:  # the task holds the dataset, so the id stays its own
+        task = NodeTask(dataset)
         _tasks.clear()
-        found = _tasks[id(dataset)] = NodeTask(
-            dataset
-        )  # holds the dataset, so the id stays its own
-    return found
+        _tasks[id(dataset)] = task
+    return _tasks[id(dataset)]
 
 
 def run(dataset: Any, model: str, init: str, config: Mapping[str, Any], seed: int) -> Outcome:

@@ -23,8 +23,8 @@ from torch import Tensor
 from virgo.diagnostics.checking import versions
 from virgo.errors import DataError, OptionError
 from virgo.models import Network, build
-from virgo.tasks.node import Epoch, NodeTask, Training
 from virgo.tasks.settings import Settings
+from virgo.tasks.training import Epoch, Task, Training
 
 FORMAT = 1
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
@@ -106,7 +106,7 @@ class Checkpoint:
         network.load_state_dict(self.part(weights))
         return network.eval()
 
-    def resume(self, task: NodeTask, epochs: int | None = None) -> Training:
+    def resume(self, task: Task, epochs: int | None = None) -> Training:
         """The run, to be continued on its dataset, up to ``epochs`` if that is given."""
         head = self.header
         if task.dataset.name != head["dataset"]:

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from virgo.errors import OptionError
-
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -25,14 +23,12 @@ def rocauc(output: Tensor, y: Tensor) -> float:
     return float(_evaluator("ogbn-proteins").eval({"y_true": y, "y_pred": output})["rocauc"])
 
 
-def scorer(metric: str) -> Callable[[Tensor, Tensor], float]:
-    """The function that computes ``metric``."""
-    known = {"accuracy": accuracy, "rocauc": rocauc}
-    if metric not in known:
-        raise OptionError(
-            f"metric: expected one of {', '.join(known)} for node classification, got {metric!r}."
-        )
-    return known[metric]
+NODE_METRICS = {"accuracy": accuracy, "rocauc": rocauc}
+
+
+def node_score(dataset: Any, part: str, output: Tensor) -> float:
+    """The dataset's metric of an output at the nodes of ``part``."""
+    return NODE_METRICS[dataset.metric](output, dataset.data.y[dataset.split[part]])
 
 
 def loss_for(metric: str) -> Loss:
@@ -46,6 +42,6 @@ def _binary(output: Tensor, y: Tensor) -> Tensor:
 
 @lru_cache
 def _evaluator(name: str) -> Any:
-    from virgo.data.ogb_files import ogb  # an extra
+    from virgo.data.ogb_files import evaluator  # needs an extra
 
-    return ogb("nodeproppred").Evaluator(name)
+    return evaluator(name)

@@ -1,16 +1,10 @@
-"""Node classification: one training and evaluation loop, on the whole graph or on samples of it.
-
-The paper's protocol (section 5.1): Adam, validation after every epoch, early stopping, and the
-weights of the best validation epoch tested once.
-"""
+"""Node classification, on the whole graph or on samples of it."""
 
 from __future__ import annotations
 
-import copy
 import math
-import time
 from collections import OrderedDict
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,23 +15,14 @@ from virgo.init import init_
 from virgo.models import Network, build
 from virgo.schemes import parse_method
 from virgo.tasks import metrics
-from virgo.tasks.outcome import Outcome, Seeds
+from virgo.tasks.outcome import Seeds
 from virgo.tasks.passes import Graph, Pass
 from virgo.tasks.sampled import SampledBatches, Sampling
 from virgo.tasks.settings import Settings
+from virgo.tasks.training import Batches
 
 #: Initial weights kept for the configurations that follow with the same network and seed.
 KEPT_STARTS = 16
-
-
-class Batches(Protocol):
-    """How a network is trained for an epoch, and how it predicts."""
-
-    def train_epoch(
-        self, model: Network, optimiser: torch.optim.Optimizer, epoch: int
-    ) -> float: ...
-
-    def predict(self, model: Network, part: str) -> Tensor: ...
 
 
 class WholeGraph:
@@ -62,7 +47,12 @@ class WholeGraph:
 
     @torch.no_grad()
     def predict(self, model: Network, part: str) -> Tensor:
+        """The network's output at the nodes of ``part``."""
         return self.task.pass_over(model, part)(model)
+
+    def evaluate(self, model: Network, part: str) -> float:
+        """The metric at the nodes of ``part``."""
+        return metrics.node_score(self.task.dataset, part, self.predict(model, part))
 
 
 class NodeTask:
@@ -72,6 +62,11 @@ class NodeTask:
         if dataset.task != "node":
             raise OptionError(
                 f"{dataset.name}: expected a node classification dataset, got a {dataset.task} one."
+            )
+        if dataset.metric not in metrics.NODE_METRICS:
+            known = ", ".join(metrics.NODE_METRICS)
+            raise OptionError(
+                f"{dataset.name}: expected a metric of {known}, got {dataset.metric!r}."
             )
         self.dataset = dataset
         self._graphs: dict[tuple[str, ...], Graph] = {}
@@ -89,13 +84,14 @@ class NodeTask:
             self._passes[key] = Pass(graph, model.num_layers, self.dataset.split[part])
         return self._passes[key]
 
-    def batches(self, model: Network, settings: Settings, seed: int) -> Batches:
+    def batches(self, model: Network, settings: Settings, seeds: Seeds) -> Batches:
         """How these settings train."""
         if settings.num_neighbors is None:
-            return WholeGraph(self, model, seed)
+            return WholeGraph(self, model, seeds.training)
         if model.operators not in self._samplings:
             self._samplings[model.operators] = Sampling(self.dataset.data, model.operators)
-        return SampledBatches(self.dataset, self._samplings[model.operators], settings, seed)
+        sampling = self._samplings[model.operators]
+        return SampledBatches(self.dataset, sampling, settings, seeds.training)
 
     def start(self, name: str, init: str, settings: Settings, seed: int) -> Network:
         """The network, initialised; learning rate and dropout do not matter to that."""
@@ -117,94 +113,3 @@ class NodeTask:
             # Sparse features multiply W^T row by row: have its rows together in memory.
             parameter.data = parameter.data.t().contiguous().t()
         return model
-
-
-class Epoch(NamedTuple):
-    """One epoch's training loss, and its validation score if there was one."""
-
-    number: int
-    loss: float
-    valid: float | None
-
-
-class Training:
-    """One run, epoch by epoch, so that it can be shown, stopped and continued.
-
-    Args:
-        task: the dataset.
-        model: name of the network.
-        init: the initialisation, e.g. ``"virgo-backward+measured"``.
-        settings: the hyper-parameters.
-        seed: of everything random.
-    """
-
-    def __init__(
-        self, task: NodeTask, model: str, init: str, settings: Settings, seed: int
-    ) -> None:
-        self.task, self.name, self.init, self.settings, self.seed = (
-            task,
-            model,
-            init,
-            settings,
-            seed,
-        )
-        self.seconds = 0.0
-        began = time.perf_counter()
-        self.seeds = Seeds.of(seed)
-        self.model = task.start(model, init, settings, self.seeds.initialisation)
-        self.optimiser = torch.optim.Adam(
-            self.model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, fused=True
-        )
-        self.batches = task.batches(self.model, settings, self.seeds.training)
-        self.score = metrics.scorer(task.dataset.metric)
-        self.epoch = 0
-        self.best_epoch = 0
-        self.best_valid = -math.inf
-        self.best = copy.deepcopy(self.model.state_dict())
-        self.diverged = False
-        self.seconds += time.perf_counter() - began
-
-    @property
-    def done(self) -> bool:
-        """Whether the last epoch was run, patience is over, or the loss is not finite."""
-        patience = self.settings.patience
-        return (
-            self.diverged
-            or self.epoch >= self.settings.epochs
-            or (patience is not None and self.epoch - self.best_epoch >= patience)
-        )
-
-    @torch.no_grad()
-    def _keep(self) -> None:
-        for name, parameter in self.model.named_parameters():
-            self.best[name].copy_(parameter)
-
-    def advance(self) -> Epoch:
-        """Train for one epoch and validate."""
-        began = time.perf_counter()
-        self.epoch += 1
-        loss = self.batches.train_epoch(self.model, self.optimiser, self.epoch)
-        self.diverged = not math.isfinite(loss)
-        valid = None
-        if not self.diverged and self.epoch % self.settings.eval_every == 0:
-            valid = self._evaluate("valid")
-            # As good as the best counts as better: a small step may change no prediction for long.
-            if valid >= self.best_valid:
-                self.best_valid, self.best_epoch = valid, self.epoch
-                self._keep()
-        self.seconds += time.perf_counter() - began
-        return Epoch(self.epoch, loss, valid)
-
-    def finish(self) -> Outcome:
-        """Test the best weights, once."""
-        if self.diverged:
-            return Outcome.failed("diverged", self.epoch, self.seconds)
-        began = time.perf_counter()
-        self.model.load_state_dict(self.best)
-        test = self._evaluate("test")
-        self.seconds += time.perf_counter() - began
-        return Outcome(self.best_valid, test, self.best_epoch, self.epoch, self.seconds)
-
-    def _evaluate(self, part: str) -> float:
-        target = self.task.dataset.data.y[self.task.dataset.split[part]]
-        return self.score(self.batches.predict(self.model, part), target)

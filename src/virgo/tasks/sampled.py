@@ -76,9 +76,14 @@ class SampledBatches:
 
     @torch.no_grad()
     def predict(self, model: Network, part: str) -> Tensor:
+        """The network's output at the nodes of ``part``."""
         model.eval()
         output = layerwise(model, self.operators, self.dataset.data.x)
         return output[self.dataset.split[part]]
+
+    def evaluate(self, model: Network, part: str) -> float:
+        """The metric at the nodes of ``part``."""
+        return metrics.node_score(self.dataset, part, self.predict(model, part))
 
 
 def layerwise(

@@ -22,7 +22,7 @@ class Settings:
         epochs: at most.
         patience: stop after this many epochs without a validation score at least as good as the
             best; none if ``None``.
-        eval_every: epochs from one validation to the next.
+        eval_step: epochs from one validation to the next.
         batch_size: of training nodes; with ``num_neighbors``.
         num_neighbors: neighbours to sample in each layer; the whole graph at once if ``None``.
         ngnn_type: where NGNN inserts linear layers.
@@ -36,14 +36,14 @@ class Settings:
     dropout: float = 0.5
     epochs: int = 1000
     patience: int | None = 20
-    eval_every: int = 1
+    eval_step: int = 1
     batch_size: int = 1024
     num_neighbors: tuple[int, ...] | None = None
     ngnn_type: str = "input"
     num_ngnn_layers: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("hidden_channels", "num_layers", "epochs", "eval_every", "batch_size"):
+        for name in ("hidden_channels", "num_layers", "epochs", "eval_step", "batch_size"):
             self._require(name, "a whole number of at least 1", lambda v: v == int(v) and v >= 1)
         self._require("lr", "a positive number", lambda v: 0 < v < float("inf"))
         self._require("weight_decay", "0 or more", lambda v: 0 <= v < float("inf"))
