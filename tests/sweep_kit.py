@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from virgo.sweep.exporting import collect
 from virgo.sweep.grids import cells
 from virgo.sweep.records import Record
-from virgo.sweep.running import collect, run
+from virgo.sweep.running import run
 from virgo.sweep.storage import open_storage
 from virgo.sweep.worker import Sweep
 

@@ -36,9 +36,11 @@ from virgo.cli import main, sweeping
 from virgo.cli.progress import errors
 from virgo.errors import DataError, OptionError
 from virgo.sweep import records as files
-from virgo.sweep.board import TARGET, Board, Claim
+from virgo.sweep.board import Board
+from virgo.sweep.claims import TARGET, Claim
+from virgo.sweep.exporting import collect, export, status
 from virgo.sweep.records import Record
-from virgo.sweep.running import Keeper, collect, export, run, status
+from virgo.sweep.running import Keeper, run
 from virgo.sweep.storage import Storage, is_alive, myself, open_storage, url_of
 from virgo.sweep.worker import Stop, Stopped, Sweep
 
@@ -665,6 +667,19 @@ def test_the_command_is_interrupted(
 def test_the_status_of_no_storage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "status", "--storage", str(tmp_path / "none.db")]) == 2
     assert "Run virgo sweep first" in capsys.readouterr().err
+
+
+def test_without_optuna_the_extra_is_named() -> None:
+    code = (
+        "import sys; sys.modules['optuna'] = None\n"
+        "from virgo.cli import main\n"
+        "print([main(['sweep', what]) for what in ('table1', 'status', 'export')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[2, 2, 2]", done.stderr
+    said = " ".join(done.stderr.split())
+    assert said.count("expected the package optuna") == 3
+    assert said.count("Install virgo-gnn[sweep].") == 3
 
 
 def test_the_bar_shows_pace_and_best(database: str) -> None:

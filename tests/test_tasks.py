@@ -209,7 +209,11 @@ def test_a_diverged_run_is_an_outcome(dataset: Dataset) -> None:
 def test_running_out_of_memory_is_an_outcome(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for error in (RuntimeError("DefaultCPUAllocator: not enough memory: tried"), MemoryError()):
+    for error in (
+        RuntimeError("DefaultCPUAllocator: not enough memory: tried"),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(Training, "advance", _raising(error))
             assert run(dataset, "gcn", "xavier", SMALL, 0).status == "out of memory"

@@ -32,6 +32,7 @@ _ABOUT = {
 
 
 def sweep(args: argparse.Namespace) -> int:
+    _need_optuna()
     from virgo.sweep.grids import cells, grid
     from virgo.sweep.running import run
     from virgo.sweep.worker import Sweep
@@ -61,6 +62,11 @@ def sweep(args: argparse.Namespace) -> int:
     return code
 
 
+def _need_optuna() -> None:
+    """Import first what says which extra to install; the parser works without it."""
+    import virgo.sweep.storage  # noqa: F401
+
+
 def _screen(args: argparse.Namespace) -> tuple[int, int] | None:
     from virgo.errors import OptionError
 
@@ -79,7 +85,7 @@ def _hidden(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _write(table: str, args: argparse.Namespace) -> None:
-    from virgo.sweep.running import collect, export
+    from virgo.sweep.exporting import collect, export
     from virgo.sweep.storage import open_storage
 
     storage = open_storage(args.storage, create=False)
@@ -92,14 +98,15 @@ def _write(table: str, args: argparse.Namespace) -> None:
 
 
 def status(args: argparse.Namespace) -> int:
-    from virgo.sweep import running
+    _need_optuna()
+    from virgo.sweep import exporting
     from virgo.sweep.storage import open_storage
 
     storage = open_storage(args.storage, create=False)
     rows = [
         (one.cell, f"{one.done}/{one.asked}", str(one.seeds), str(one.running), str(one.failed),
          "-" if one.best is None else f"{100 * one.best:.2f}", "generated" if one.generated else "")
-        for one in running.status(storage, args.table)
+        for one in exporting.status(storage, args.table)
     ]  # fmt: skip
     storage.close()
     header = ("cell", "configurations", "seeds", "running", "failed", "best validation", "data")
@@ -110,8 +117,9 @@ def status(args: argparse.Namespace) -> int:
 
 
 def export(args: argparse.Namespace) -> int:
+    _need_optuna()
+    from virgo.sweep.exporting import studies
     from virgo.sweep.grids import tables
-    from virgo.sweep.running import studies
     from virgo.sweep.storage import open_storage
 
     storage = open_storage(args.storage, create=False)

@@ -68,8 +68,9 @@ def load(name: str, storage: str | None, where: Path) -> list[Any]:
 
 def stored(name: str, where: str) -> list[Any]:
     """What a sweep's storage has of a table by now; the sweep may go on meanwhile."""
-    from virgo.sweep.running import collect
-    from virgo.sweep.storage import open_storage
+    from virgo.sweep.storage import open_storage  # first: says which extra to install
+
+    from virgo.sweep.exporting import collect  # isort: skip
 
     storage = open_storage(where, create=False)
     try:

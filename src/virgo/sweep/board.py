@@ -30,16 +30,15 @@ from optuna.distributions import (
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
+from virgo.sweep.claims import CONFIG, SEED, TARGET, Claim, Seeds, mean_valid, seeds_of
 from virgo.sweep.grids import Cell
 from virgo.sweep.records import canonical
 from virgo.sweep.storage import WORKER, Storage
 
-CONFIG, TARGET, SEED, RUN = "config", "seeds", "seed:", "run"
 ORDERS = "virgo"  # the attribute of a study that says what was asked for
 _LIVE = (TrialState.WAITING, TrialState.RUNNING, TrialState.COMPLETE)
 _LOG = ("lr",)
 _CHOICES = {"ngnn_type": ("input", "hidden", "output", "all")}
-Seeds = dict[int, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -75,12 +74,14 @@ class Board:
         self._configs = {canonical(config): config for config in cell.configurations}
         self._trials: dict[str, list[FrozenTrial]] = {}
         self._waiting: deque[FrozenTrial] = deque()
+        self._count: Count | None = None
 
     # --- looking ----------------------------------------------------------------------------
 
     def look(self) -> None:
         """Read the trials anew, except those that are known to have ended."""
         self.seen = time.monotonic()
+        self._count = None
         if self._study is None:
             try:
                 self._study = optuna.load_study(study_name=self.cell.name, storage=self._storage)
@@ -155,6 +156,11 @@ class Board:
 
     def count(self) -> Count:
         """How far it is, as of the last look."""
+        if self._count is None:
+            self._count = self._counted()
+        return self._count
+
+    def _counted(self) -> Count:
         wanted = self._wanted()
         done = {
             key: [result for seed, result in self.results(key).items() if seed < target]
@@ -251,69 +257,6 @@ class Board:
             if trial.state == TrialState.RUNNING and trial.user_attrs.get(WORKER) == dict(worker)
             for missing in [set(range(trial.user_attrs[TARGET])) - set(seeds_of(trial))]
         ]
-
-
-class Claim:
-    """A trial that this process has taken. Any of these may find that it was taken from it, as
-    Optuna's ``UpdateFinishedTrialError``, after a machine has slept for longer than the grace."""
-
-    def __init__(self, storage: Storage, cell: Cell, trial: FrozenTrial, known: Seeds) -> None:
-        self.cell = cell
-        self.trial_id = trial._trial_id
-        self.config: dict[str, Any] = trial.user_attrs[CONFIG]
-        self.target: int = trial.user_attrs[TARGET]
-        self._storage = storage
-        self._own = seeds_of(trial)
-        self._known = {seed: known[seed] for seed in known if seed < self.target}
-
-    @property
-    def missing(self) -> list[int]:
-        """The seeds that are still to be run."""
-        return [seed for seed in range(self.target) if seed not in self._known]
-
-    def begin(self, worker: Mapping[str, Any], run: Mapping[str, Any]) -> None:
-        """Say who runs it and with what, and write down what other trials know of it."""
-        self._storage.set_trial_user_attr(self.trial_id, WORKER, dict(worker))
-        self._storage.set_trial_user_attr(self.trial_id, RUN, dict(run))
-        for seed in sorted(set(self._known) - set(self._own)):
-            self.record(seed, self._known[seed])
-
-    def record(self, seed: int, result: dict[str, Any]) -> None:
-        """Write down one finished seed."""
-        self._storage.set_trial_user_attr(self.trial_id, f"{SEED}{seed}", result)
-        self._known[seed] = result
-
-    def finish(self) -> None:
-        """All seeds are there."""
-        assert not self.missing
-        value = mean_valid([self._known[seed] for seed in range(self.target)])
-        self._storage.set_trial_state_values(self.trial_id, TrialState.COMPLETE, [value])
-
-    def release(self) -> None:
-        """Put it back in line with the seeds that it has."""
-        try:
-            self._storage.set_trial_user_attr(self.trial_id, WORKER, None)
-            self._storage.set_trial_state_values(self.trial_id, TrialState.WAITING)
-        except UpdateFinishedTrialError:
-            pass
-
-
-def seeds_of(trial: FrozenTrial) -> Seeds:
-    """The finished seeds that one trial holds."""
-    return {
-        int(name[len(SEED) :]): result
-        for name, result in trial.user_attrs.items()
-        if name.startswith(SEED)
-    }
-
-
-def mean_valid(seeds: list[dict[str, Any]]) -> float:
-    """Mean validation; a seed without a number counts as 0, so that failing never pays.
-
-    >>> mean_valid([{"valid": 0.8}, {"valid": None}])
-    0.4
-    """
-    return sum(seed["valid"] or 0.0 for seed in seeds) / len(seeds) if seeds else 0.0
 
 
 def _distributions(

@@ -119,7 +119,7 @@ def student(t: float, degrees: int, level: float = 0.95) -> tuple[float, float]:
     except ImportError as error:
         raise DataError(
             "paired test: expected scipy for Student's t, got no such module. "
-            "pip install 'virgo-gnn[data]'."
+            "pip install 'virgo-gnn[sweep]'."
         ) from error
     return float(2 * stdtr(degrees, -abs(t))), float(stdtrit(degrees, (1 + level) / 2))
 

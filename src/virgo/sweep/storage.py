@@ -103,7 +103,7 @@ def open_storage(where: str | Path, *, grace: int = GRACE, create: bool = True) 
         except ImportError as error:
             raise OptionError(
                 f"--storage: expected the package psycopg for {_shown(url)}, got {error}. "
-                f"Install virgo-gnn[sweep]."
+                f"Install virgo-gnn[postgresql]."
             ) from error
         except RuntimeError as error:  # another version's tables
             raise DataError(f"--storage {_shown(url)}: {error}") from error

@@ -8,7 +8,7 @@ from typing import Any
 
 from virgo.tasks import checkpoint
 from virgo.tasks.node import NodeTask
-from virgo.tasks.outcome import Outcome, Seeds
+from virgo.tasks.outcome import Outcome, Seeds, is_out_of_memory
 from virgo.tasks.settings import Settings
 from virgo.tasks.training import Epoch, Task, Training
 
@@ -61,9 +61,3 @@ def run(dataset: Any, model: str, init: str, config: Mapping[str, Any], seed: in
         if not is_out_of_memory(error):
             raise
         return Outcome.failed("out of memory", 0, time.perf_counter() - began)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is memory that could not be had; PyTorch's CPU allocator has no type for it."""
-    text = str(error)
-    return isinstance(error, MemoryError) or "not enough memory" in text or "out of memory" in text

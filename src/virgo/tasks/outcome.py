@@ -50,3 +50,14 @@ class Outcome:
     def failed(cls, status: str, epochs: int, seconds: float) -> Outcome:
         """A run without a result."""
         return cls(math.nan, math.nan, 0, epochs, seconds, status)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this is memory that could not be had.
+
+    PyTorch's CPU allocator says it in words only, and in other words on every system.
+    """
+    words = ("not enough memory", "allocate memory", "out of memory")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    )

@@ -23,8 +23,11 @@ class Settings:
         patience: stop after this many epochs without a validation score at least as good as the
             best; none if ``None``.
         eval_step: epochs from one validation to the next.
-        batch_size: of training nodes; with ``num_neighbors``.
+        batch_size: training nodes, edges, graphs or clusters of a step; of node classification
+            only with ``num_neighbors``.
         num_neighbors: neighbours to sample in each layer; the whole graph at once if ``None``.
+        num_parts: clusters that a graph is partitioned into for ClusterGCN; none if ``None``.
+        max_grad_norm: clip gradients to this norm; not at all if ``None``.
         ngnn_type: where NGNN inserts linear layers.
         num_ngnn_layers: how many it inserts.
     """
@@ -39,6 +42,8 @@ class Settings:
     eval_step: int = 1
     batch_size: int = 1024
     num_neighbors: tuple[int, ...] | None = None
+    num_parts: int | None = None
+    max_grad_norm: float | None = None
     ngnn_type: str = "input"
     num_ngnn_layers: int = 1
 
@@ -48,6 +53,9 @@ class Settings:
         self._require("lr", "a positive number", lambda v: 0 < v < float("inf"))
         self._require("weight_decay", "0 or more", lambda v: 0 <= v < float("inf"))
         self._require("dropout", "at least 0 and below 1", lambda v: 0 <= v < 1)
+        for name in ("num_parts", "max_grad_norm"):
+            if getattr(self, name) is not None:
+                self._require(name, "a positive number, or none", lambda v: v > 0)
         if self.patience is not None:
             self._require("patience", "at least 1, or none", lambda v: v >= 1)
         if self.num_neighbors is not None:
