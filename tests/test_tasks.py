@@ -15,9 +15,10 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 import virgo
 from virgo import tasks
 from virgo.data import Dataset
+from virgo.data.ogb_files import evaluator
 from virgo.tasks import NodeTask, Outcome, Seeds, Settings, Training, run
 from virgo.tasks.fused import Constant, relu_dropout
-from virgo.tasks.metrics import rocauc
+from virgo.tasks.metrics import accuracy, rocauc
 from virgo.tasks.passes import operator_edges
 
 SMALL = {"hidden_channels": 16, "num_layers": 2, "lr": 0.01, "epochs": 30, "dropout": 0.5}
@@ -283,6 +284,15 @@ def test_rocauc_is_ogbs_over_tasks() -> None:
         return float((yes[:, None] > no[None, :]).float().mean())
 
     assert rocauc(output, y) == pytest.approx(sum(map(by_pairs, range(112))) / 112)
+
+
+def test_accuracy_is_ogbs() -> None:
+    pytest.importorskip("ogb")
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(0, 5, (200,), generator=generator)
+    output = torch.randn(200, 5, generator=generator)
+    answers = {"y_true": y.view(-1, 1), "y_pred": output.argmax(1, keepdim=True)}
+    assert accuracy(output, y) == evaluator("ogbn-arxiv").eval(answers)["acc"]
 
 
 def test_a_dataset_of_many_tasks_trains(dataset: Dataset) -> None:
