@@ -19,7 +19,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +29,13 @@ from virgo.sweep.grids import cells
 from virgo.sweep.running import run
 from virgo.sweep.storage import Storage
 from virgo.sweep.worker import Sweep
+from virgo.tasks import Outcome
 
 SUMMARY = Path(__file__).resolve().parent.parent / "results" / "storage_share.json"
 FOLDER, STEPS = "STORAGE_SHARE_FOLDER", "STORAGE_SHARE_STEPS"
 TIMED = ("record_heartbeat", "set_trial_state_values", "set_trial_user_attr", "trials",
          "get_study_id_from_name", "get_study_user_attrs", "get_study_directions",
          "give_up_stale")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Outcome:
-    valid: float
-    test: float
-    epoch: int
-    epochs: int
-    seconds: float
-    status: str = "ok"
 
 
 # --- inside a worker ----------------------------------------------------------------------------

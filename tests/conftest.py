@@ -43,3 +43,29 @@ def cora(data_root: Path, own_cache: Path) -> Data:
     if not (data_root / "Cora" / "raw").is_dir():
         pytest.skip(f"no real data: {data_root} has no Cora/raw")
     return load_citation("cora", data_root)
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test may not ask the network, or the terminal."""
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("the network or the terminal was asked")
+
+    monkeypatch.setattr("socket.socket.connect", refuse)
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
+    monkeypatch.setattr("builtins.input", refuse)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of this test's own."""
+    monkeypatch.setenv("VIRGO_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def root(tmp_path: Path, cache: Path) -> Path:
+    """An empty data root, beside an empty cache."""
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"

@@ -265,3 +265,17 @@ def pack(root: Path, folder: str) -> Path:
             path.unlink()
     raw.rmdir()
     return archive
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file of a folder, with its time."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def left_behind(cache: Path) -> list[str]:
+    """What there is beside locks and digests."""
+    return [path.name for path in (cache / "processed").iterdir()]

@@ -16,16 +16,7 @@ from typing import Any
 import torch
 
 from virgo.errors import DataError
-
-
-@dataclass(frozen=True)
-class Outcome:
-    valid: float
-    test: float
-    epoch: int
-    epochs: int
-    seconds: float
-    status: str = "ok"
+from virgo.tasks import Outcome
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import miniatures
 import numpy as np
 import pytest
 import torch
+from miniatures import left_behind, snapshot
 from torch_geometric.data import Data
 
 from virgo.data import cache as copies
@@ -31,40 +32,7 @@ from virgo.errors import DataError
 EVERY = [row.name for row in ENTRIES]
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here may ask the network, or the terminal."""
-
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise AssertionError("the network or the terminal was asked")
-
-    monkeypatch.setattr("socket.socket.connect", refuse)
-    monkeypatch.setattr("socket.getaddrinfo", refuse)
-    monkeypatch.setattr("builtins.input", refuse)
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("VIRGO_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def root(tmp_path: Path, cache: Path) -> Path:
-    (tmp_path / "root").mkdir()
-    return tmp_path / "root"
-
-
-def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
-    return {
-        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
-def left_behind(cache: Path) -> list[str]:
-    return [path.name for path in (cache / "processed").iterdir()]
+pytestmark = pytest.mark.usefixtures("offline")
 
 
 # --- where files are, and where they go ----------------------------------------------------------

@@ -139,7 +139,8 @@ def _report(args: argparse.Namespace, training: Any, outcome: Any, epochs: Seque
         from virgo.report.plots import training_figure
 
         args.png.parent.mkdir(parents=True, exist_ok=True)
-        title = f"{training.name}, {training.init}, {dataset.name}"
+        said = " (generated)" if dataset.generated else ""
+        title = f"{training.name}, {training.init}, {dataset.name}{said}"
         training_figure(epochs, outcome.epoch, title).savefig(args.png, dpi=200)
         print(f"wrote {args.png}")
 
