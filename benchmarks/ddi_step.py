@@ -1,0 +1,178 @@
+"""What a training step on ogbl-ddi costs, by how the graph is multiplied with.
+
+    python benchmarks/ddi_step.py               # some minutes, on all cores
+    python benchmarks/ddi_step.py --rounds 1    # a look; writes nothing
+
+One network (2 layers of width 256), one batch size (32,768 edges and as many negatives), one step
+each in turn, whoever is first changing from round to round:
+
+auto:    what ``virgo train`` does: the form of the operator follows density, on ddi it is blocked
+blocked: dense blocks of the fuller corner and a sparse rest (virgo.tasks.link.blocks)
+sparse:  one CSR matrix
+dense:   one dense matrix
+pyg:     PyG's layers as they are on ``edge_index``, the decoder and its dropout as PyTorch has them
+
+A ratio is the median over rounds of a step's time to the same round's ``auto``; ``cpu_`` is the
+processor time of all threads, in which neighbours on the machine do not count. ``encoder`` is the
+encoder's part alone (forward and backward, no decoder), ``product`` one multiplication of the
+operator with a matrix of width 256. ``advantage`` is how many multiplications of a dense product
+take the time of one of a sparse product: virgo.tasks.link.blocks.ADVANTAGE is set from it.
+Rewrites results/ddi_step.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import virgo
+from virgo.models.link import LinkModel, build_link, link_loss
+from virgo.tasks.link import LinkTask, blocks, pairs
+from virgo.tasks.link.encoding import Encoding, weighted_edges
+
+SUMMARY = Path(__file__).resolve().parent.parent / "results" / "ddi_step.json"
+FORMS = ("auto", "blocked", "sparse", "dense")
+CONFIG = {"hidden_channels": 256, "num_layers": 2, "dropout": 0.5}
+BATCH, CLIP = 32768, 1.0
+
+
+class Run:
+    """A model in training that can be asked for one more step, or for its encoder's part of it."""
+
+    def __init__(self, task: LinkTask, name: str, form: str | None) -> None:
+        torch.manual_seed(0)
+        data = task.dataset.data
+        self.task, self.data = task, data
+        self.model: LinkModel = build_link(name, 0, data.num_nodes, CONFIG)
+        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=0.005, fused=True)
+        self.rng = np.random.default_rng(0)
+        self.encoding = None
+        if form is not None:
+            self.encoding = Encoding.whole(data, self.model.operators, 2, form)
+
+    def encode(self) -> torch.Tensor:
+        """Every node's embedding, as in training."""
+        if self.encoding is None:
+            return self.model(None, self.data.edge_index)
+        assert self.model.embedding is not None
+        return self.encoding(self.model.encoder, self.model.embedding.weight, self.rng)
+
+    def encoder(self) -> None:
+        """The encoder's forward and backward pass."""
+        self.encode().sum().backward()
+
+    def step(self) -> None:
+        """One step."""
+        edges = self.task.positive
+        positive = edges[:, torch.from_numpy(self.rng.integers(edges.size(1), size=BATCH))]
+        negative = self.task.negatives(positive, self.rng)
+        self.optimiser.zero_grad()
+        h = self.encode()
+        if self.encoding is None:
+            link_loss(self.model.score(h, positive), self.model.score(h, negative)).backward()
+        else:
+            rows = self.encoding.rows
+            pairs.backward(self.model, h, rows(positive), rows(negative), self.rng)
+        for group in self.model.groups():
+            nn.utils.clip_grad_norm_(group, CLIP)
+        self.optimiser.step()
+
+
+def in_turns(label: str, actions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, dict]:
+    """Each action's median time, and its ratio to the first one's."""
+    times: dict[str, list[tuple[float, float]]] = {key: [] for key in actions}
+    keys = list(actions)
+    for number in range(rounds + 1):
+        shift = number % len(keys)
+        for key in keys[shift:] + keys[:shift]:
+            start = (time.perf_counter(), time.process_time())
+            actions[key]()
+            if number:  # the first round compiles and fills caches
+                spent = (time.perf_counter() - start[0], time.process_time() - start[1])
+                times[key].append(spent)
+        print(f"\r{label} {number}/{rounds}   ", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    found = {}
+    for key in keys:
+        cell = {}
+        for which, prefix in enumerate(("", "cpu_")):
+            mine, first = ([spent[which] for spent in times[k]] for k in (key, keys[0]))
+            ratios = [a / b for a, b in zip(mine, first, strict=True)]
+            cell[f"{prefix}ms"] = round(1000 * statistics.median(mine), 1)
+            cell[f"{prefix}ratio"] = round(statistics.median(ratios), 2)
+        found[key] = cell
+    return found
+
+
+def products(task: LinkTask, rounds: int) -> dict[str, Any]:
+    """One multiplication with the GCN operator in every form."""
+    data, number = task.dataset.data, int(task.dataset.data.num_nodes)
+    order = blocks.by_degree(data.edge_index, number)
+    assert order is not None
+    edges = weighted_edges("gcn", torch.argsort(order)[data.edge_index], number)
+    x = torch.randn(number, CONFIG["hidden_channels"])
+    made = {form: blocks.constant(*edges, (number, number), form) for form in FORMS}
+    actions = {form: lambda m=matrix: m @ x for form, matrix in made.items()}
+    found: dict[str, Any] = in_turns("product", actions, 10 * rounds)
+    density = edges[0].numel() / number**2
+    advantage = found["sparse"]["cpu_ms"] / found["dense"]["cpu_ms"] / density
+    parts = made["blocked"].matrix
+    area = sum(block.numel() for _, block in parts.blocks) / number**2
+    return found | {
+        "density": round(density, 4),
+        "advantage": round(advantage, 2),
+        "dense_area": round(area, 3),
+        "sparse_entries": round(parts.rest.values().numel() / edges[0].numel(), 3),
+    }
+
+
+def measure(task: LinkTask, name: str, rounds: int) -> dict[str, Any]:
+    """Steps of one model in every form, and of its encoder alone."""
+    runs = {form: Run(task, name, form) for form in FORMS} | {"pyg": Run(task, name, None)}
+    steps = in_turns(f"{name}, step", {key: run.step for key, run in runs.items()}, rounds)
+    encoders = {key: run.encoder for key, run in runs.items()}
+    return {"step": steps, "encoder": in_turns(f"{name}, encoder", encoders, rounds)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="*", choices=("gcn", "sage"), default=["gcn", "sage"])
+    parser.add_argument("--rounds", type=int, default=9, help="steps of each (default 9)")
+    parser.add_argument("--root", type=Path, help="data root")
+    parser.add_argument("--threads", type=int, help="of PyTorch (default: all cores)")
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    task = LinkTask(virgo.data.load("ogbl-ddi", args.root))
+    found: dict[str, Any] = {"product": products(task, args.rounds)}
+    for name in args.models:
+        found[name] = measure(task, name, args.rounds)
+        line = ", ".join(
+            f"{key} {cell['ms']:.0f} ms (x{cell['ratio']:.2f}, cpu x{cell['cpu_ratio']:.2f})"
+            for key, cell in found[name]["step"].items()
+        )
+        print(f"{name}, a step: {line}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(json.dumps(found["product"]), f"peak {peak:.1f} GB")
+    if set(args.models) == {"gcn", "sage"} and args.rounds > 1:
+        facts = {"command": "python benchmarks/ddi_step.py", "rounds": args.rounds, "batch": BATCH}
+        facts |= CONFIG | {"threads": torch.get_num_threads(), "torch": torch.__version__}
+        facts |= {"machine": platform.machine(), "peak_gb": round(peak, 2)}
+        SUMMARY.parent.mkdir(exist_ok=True)
+        SUMMARY.write_text(json.dumps({**facts, **found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
