@@ -81,7 +81,7 @@ def trial(engine: str, config: dict[str, Any], seed: int) -> tuple[float, float,
 def plain(config: dict[str, Any], seed: int) -> tuple[float, float, int]:
     settings, data = Settings.of(config), _dataset.data
     seeds = Seeds.of(seed)
-    start = task_of(_dataset).start("gcn", INIT, settings, seeds.initialisation)
+    start = task_of(_dataset).start("gcn", INIT, settings, seeds)
     model = GCN(data.num_features, settings.hidden_channels, settings.num_layers,
                 _dataset.num_classes, dropout=settings.dropout)  # fmt: skip
     model.load_state_dict(start.state_dict())

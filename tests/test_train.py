@@ -83,6 +83,7 @@ def test_the_model_loads_elsewhere(task: NodeTask, tmp_path: Path) -> None:
     for model in (elsewhere.eval(), checkpoint.load(path).model()):
         right = model(data.x, data.edge_index).argmax(1) == data.y
         assert right[test].float().mean().item() == pytest.approx(outcome.test, abs=1e-6)
+    assert header["recipe"] == task.recipe
     assert (header["dataset"], header["init"]) == ("like:cora@0.1", "virgo-backward")
     assert "generated" in header["generated"]
     assert header["versions"]["torch"] == torch.__version__
@@ -182,6 +183,33 @@ def test_every_option_trains(options: list[str], capsys: pytest.CaptureFixture[s
     assert "6 epochs" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("options", "metric"),
+    [
+        (["like:ogbl-ddi@0.2", "--lr", "0.005", "--max-grad-norm", "2"], "hits@20"),
+        (["like:ogbl-collab@0.005", "--model", "sage", "--num-neighbors", "4", "2"], "hits@50"),
+        (["like:ogbl-collab@0.005", "--num-parts", "20", "--batch-size", "5"], "hits@50"),
+        (["like:imdb-b@0.1", "--model", "gin", "--batch-size", "32"], "accuracy"),
+        (["like:ogbg-molhiv@0.003", "--batch-size", "32"], "rocauc"),
+    ],
+    ids=["ddi", "sampled", "clusters", "imdb", "molecules"],
+)
+def test_links_and_graphs_train_save_and_resume(
+    options: list[str], metric: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("ogb")
+    path = str(tmp_path / "run.safetensors")
+    small = ["--hidden", "8", "--epochs", "1", "--init", "virgo-backward", "--save", path]
+    assert cli.main(["train", "--dataset", *options, *small]) == 0
+    assert f"({metric})" in capsys.readouterr().out
+    assert cli.main(["train", "--resume", path, "--epochs", "2"]) == 0
+    assert "2 epochs" in capsys.readouterr().out
+    saved = checkpoint.load(path)
+    model = saved.model()
+    for name, value in saved.part("best").items():
+        assert torch.equal(model.state_dict()[name], value)
+
+
 def test_a_diverged_run_exits_with_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", *SMALL, "--lr", "1e30"]) == 1
     assert "diverged in epoch" in capsys.readouterr().out
@@ -195,9 +223,16 @@ def test_a_diverged_run_exits_with_one(capsys: pytest.CaptureFixture[str]) -> No
         (["train", *SMALL, "--init", "nosuch"], "nosuch"),
         (["train", *SMALL, "--lr", "-1"], "lr: expected a positive number"),
         (["train", "--dataset", "nosuch"], "nosuch"),
-        (["train", "--dataset", "like:ogbl-collab@0.01"], "expected a node classification dataset"),
+        (
+            ["train", "--dataset", "like:ogbl-collab@0.01", "--model", "gin"],
+            "model: expected one of gcn, sage, ngnn-gcn, ngnn-sage for link prediction, got 'gin'",
+        ),
+        (
+            ["train", "--dataset", "like:imdb-b@0.05", "--model", "sage"],
+            "model: expected gcn or gin for graph classification, got 'sage'",
+        ),
     ],
-    ids=["nothing", "ending", "init", "lr", "dataset", "links"],
+    ids=["nothing", "ending", "init", "lr", "dataset", "links", "graphs"],
 )
 def test_mistakes_are_one_line(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]

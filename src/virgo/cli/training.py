@@ -24,7 +24,7 @@ from virgo.schemes import OPTIONS
 #: Seconds from one picture to the next: drawing must not slow down an epoch of two milliseconds.
 REFRESH = 0.1
 _SETTINGS = ("hidden_channels", "num_layers", "lr", "weight_decay", "dropout", "epochs", "patience",
-             "eval_step", "batch_size", "num_neighbors", "ngnn_type",
+             "eval_step", "batch_size", "num_neighbors", "num_parts", "max_grad_norm", "ngnn_type",
              "num_ngnn_layers")  # fmt: skip
 
 
@@ -202,6 +202,10 @@ def _add_settings(command: argparse.ArgumentParser) -> None:
     group.add_argument("--eval-step", type=int, help="epochs between validations (default 1)")
     group.add_argument("--num-neighbors", type=int, nargs="+", metavar="K",
                        help="sample so many neighbours in each layer (-1: all)")  # fmt: skip
-    group.add_argument("--batch-size", type=int, help="of nodes, when sampling (default 1024)")
+    group.add_argument("--num-parts", type=int, help="clusters for ClusterGCN (link prediction)")
+    group.add_argument("--batch-size", type=int, help="nodes (when sampling), edges, graphs or "
+                       "clusters of a step (default 1024)")  # fmt: skip
+    group.add_argument("--max-grad-norm", type=float, help="clip gradients (default: as OGB's "
+                       "example of the dataset; inf: not at all)")  # fmt: skip
     group.add_argument("--ngnn-type", choices=NGNN_TYPES, help="of an ngnn model (default input)")
     group.add_argument("--num-ngnn-layers", type=int, help="inserted layers (default 1)")

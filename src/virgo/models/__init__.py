@@ -11,7 +11,7 @@ from virgo.models.gin import GIN
 from virgo.models.network import NGNN_TYPES, Network
 from virgo.models.sage import GraphSAGE
 
-__all__ = ["GCN", "GIN", "MODELS", "NGNN_TYPES", "GraphSAGE", "Network", "build"]
+__all__ = ["GCN", "GIN", "MODELS", "NGNN_TYPES", "GraphSAGE", "Network", "build", "from_recipe"]
 
 FAMILIES: dict[str, type[Network]] = {"gcn": GCN, "sage": GraphSAGE, "gin": GIN}
 #: The names that ``build`` and the command line take.
@@ -47,3 +47,34 @@ def build(name: str, in_channels: int, out_channels: int, config: Mapping[str, A
     return family(
         in_channels, out_channels=out_channels, dropout=config.get("dropout", 0.0), **sizes, **ngnn
     )
+
+
+def from_recipe(name: str, recipe: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+    """A network of any task, from the few facts about its dataset that a checkpoint keeps.
+
+    Args:
+        name: of the network.
+        recipe: ``form`` and what that form needs: ``"node"``, ``"link"``, ``"pooled"`` (graphs) or
+            ``"molecule"``.
+        config: its sizes, as :func:`build` takes them.
+
+    >>> recipe = {"form": "node", "in_channels": 8, "out_channels": 3}
+    >>> from_recipe("gcn", recipe, {"num_layers": 2}).convs[1]
+    GCNConv(64, 3)
+    """
+    # Each form is imported when it is asked for: molecules need an extra.
+    form, sizes = recipe["form"], {key: recipe[key] for key in recipe if key != "form"}
+    if form == "node":
+        return build(name, **sizes, config=config)
+    if form == "link":
+        from virgo.models.link import build_link
+
+        return build_link(name, **sizes, config=config)
+    if form == "pooled":
+        from virgo.models import pooled
+
+        return pooled.build(name, **sizes, config=config)
+    assert form == "molecule", form
+    from virgo.models import molecules
+
+    return molecules.build(name, **sizes, config=config)

@@ -10,6 +10,12 @@ from torch_geometric.nn import GCNConv
 from virgo.models.network import Apply, Network
 
 
+def mix_gcn(conv: Any, apply: Apply) -> Tensor:
+    """A GCN layer's output from the product of its one term."""
+    out: Tensor = apply("gcn", conv.lin.weight) + conv.bias
+    return out
+
+
 class GCN(Network):
     r""":math:`H' = \hat D^{-1/2} (A + I) \hat D^{-1/2} H W + b` in every layer.
 
@@ -23,5 +29,4 @@ class GCN(Network):
         return GCNConv(in_channels, out_channels)
 
     def mix(self, conv: Any, apply: Apply) -> Tensor:
-        out: Tensor = apply("gcn", conv.lin.weight) + conv.bias
-        return out
+        return mix_gcn(conv, apply)

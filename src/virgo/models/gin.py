@@ -10,6 +10,15 @@ from torch_geometric.nn import GINConv
 from virgo.models.network import Apply, Network
 
 
+def mix_gin(conv: Any, apply: Apply) -> Tensor:
+    """A GIN layer's output from the product of its one term, whatever follows in its MLP."""
+    first, *rest = conv.nn
+    x: Tensor = apply("sum", first.weight) + first.bias
+    for module in rest:
+        x = module(x)
+    return x
+
+
 class GIN(Network):
     r""":math:`H' = \mathrm{ReLU}((A + I) H W_1 + b_1) W_2 + b_2` in every layer (``eps = 0``)."""
 
@@ -26,8 +35,4 @@ class GIN(Network):
         )
 
     def mix(self, conv: Any, apply: Apply) -> Tensor:
-        first, *rest = conv.nn
-        x: Tensor = apply("sum", first.weight) + first.bias
-        for module in rest:
-            x = module(x)
-        return x
+        return mix_gin(conv, apply)

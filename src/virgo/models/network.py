@@ -51,11 +51,7 @@ class Network(nn.Module, ABC):
         num_ngnn_layers: int = 0,
     ) -> None:
         super().__init__()
-        for name, value in (("hidden_channels", hidden_channels), ("num_layers", num_layers)):
-            if not isinstance(value, int) or value < 1:
-                raise OptionError(f"{name}: expected a whole number of at least 1, got {value!r}.")
-        if not 0 <= dropout < 1:
-            raise OptionError(f"dropout: expected at least 0 and below 1, got {dropout!r}.")
+        check_sizes(hidden_channels, num_layers, dropout)
         if ngnn_type is not None and ngnn_type not in NGNN_TYPES:
             raise OptionError(
                 f"ngnn_type: expected one of {', '.join(NGNN_TYPES)}, got {ngnn_type!r}. "
@@ -96,14 +92,16 @@ class Network(nn.Module, ABC):
         edge_index: Tensor,
         num_sampled_nodes: list[int] | None = None,
         num_sampled_edges: list[int] | None = None,
+        edge_weight: Tensor | None = None,
     ) -> Tensor:
         """All layers, on a graph or, with the two lists of PyG's loaders, on a sampled one."""
+        weights = () if edge_weight is None else (edge_weight,)
         for layer, conv in enumerate(self.convs):
             if num_sampled_nodes is not None:
                 x, edge_index, _ = _trim(
                     layer, num_sampled_nodes, num_sampled_edges or [], x, edge_index
                 )
-            x = self._insert(layer, conv(x, edge_index))
+            x = self._insert(layer, conv(x, edge_index, *weights))
             if layer < self.num_layers - 1:
                 x = functional.dropout(x.relu(), self.dropout, self.training)
         return x
@@ -113,6 +111,15 @@ class Network(nn.Module, ABC):
         for linear in inserted:
             x = linear(x.relu())
         return x
+
+
+def check_sizes(hidden_channels: int, num_layers: int, dropout: float) -> None:
+    """Refuse widths, depths and probabilities that are none."""
+    for name, value in (("hidden_channels", hidden_channels), ("num_layers", num_layers)):
+        if not isinstance(value, int) or value < 1:
+            raise OptionError(f"{name}: expected a whole number of at least 1, got {value!r}.")
+    if not 0 <= dropout < 1:
+        raise OptionError(f"dropout: expected at least 0 and below 1, got {dropout!r}.")
 
 
 def _is_at(ngnn_type: str, layer: int, num_layers: int) -> bool:

@@ -17,7 +17,7 @@ from virgo.sweep.records import canonical
 
 #: What the initial weights depend on. Outermost, so that neighbouring trials can share them.
 ARCHITECTURE = ("num_layers", "hidden_channels", "ngnn_type", "num_ngnn_layers")
-_INNER = ("batch_size", "num_neighbors", "eval_step", "epochs", "patience", "dropout",
+_INNER = ("batch_size", "num_neighbors", "num_parts", "eval_step", "epochs", "patience", "dropout",
           "weight_decay", "lr")  # fmt: skip
 #: The order of keys in a configuration, outermost first.
 ORDER = (*ARCHITECTURE, *_INNER)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from virgo.tasks import checkpoint
@@ -25,16 +25,28 @@ __all__ = [
     "task_of",
 ]
 
-_tasks: dict[int, NodeTask] = {}
+_tasks: dict[int, Task] = {}
 
 
-def task_of(dataset: Any) -> NodeTask:
+def task_of(dataset: Any) -> Any:
     """The dataset with what its runs share; the last one asked for is kept."""
     if id(dataset) not in _tasks:  # the task holds the dataset, so the id stays its own
-        task = NodeTask(dataset)
+        task = _kind(dataset)(dataset)
         _tasks.clear()
         _tasks[id(dataset)] = task
     return _tasks[id(dataset)]
+
+
+def _kind(dataset: Any) -> Callable[[Any], Task]:
+    if dataset.task == "node":
+        return NodeTask
+    if dataset.task == "link":
+        from virgo.tasks.link import LinkTask
+
+        return LinkTask
+    from virgo.tasks.graph import GraphTask
+
+    return GraphTask
 
 
 def run(dataset: Any, model: str, init: str, config: Mapping[str, Any], seed: int) -> Outcome:

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from virgo.diagnostics.checking import versions
 from virgo.errors import DataError, OptionError
-from virgo.models import Network, build
+from virgo.models import from_recipe
 from virgo.tasks.settings import Settings
 from virgo.tasks.training import Epoch, Task, Training
 
@@ -45,8 +45,7 @@ def save(training: Training, path: str | Path, curve: Sequence[Epoch] = ()) -> P
         "dataset": dataset.name,
         "generated": dataset.generated,
         "model": training.name,
-        "in_channels": int(dataset.data.num_features),
-        "out_channels": int(dataset.num_classes),
+        "recipe": training.task.recipe,
         "init": training.init,
         "settings": training.settings.to_dict(),
         "seed": training.seed,
@@ -97,12 +96,10 @@ class Checkpoint:
         begin = f"{name}."
         return {k.removeprefix(begin): v for k, v in self.tensors.items() if k.startswith(begin)}
 
-    def model(self, weights: str = "best") -> Network:
+    def model(self, weights: str = "best") -> nn.Module:
         """The network, without its dataset, with its best or its last weights."""
         head = self.header
-        network = build(
-            head["model"], head["in_channels"], head["out_channels"], self.settings.to_dict()
-        )
+        network: nn.Module = from_recipe(head["model"], head["recipe"], self.settings.to_dict())
         network.load_state_dict(self.part(weights))
         return network.eval()
 

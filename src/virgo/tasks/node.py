@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,15 @@ from torch import Tensor
 
 from virgo.errors import OptionError
 from virgo.init import init_
-from virgo.models import Network, build
+from virgo.models import Network
 from virgo.schemes import parse_method
 from virgo.tasks import metrics
 from virgo.tasks.outcome import Seeds
 from virgo.tasks.passes import Graph, Pass
 from virgo.tasks.sampled import SampledBatches, Sampling
 from virgo.tasks.settings import Settings
+from virgo.tasks.starts import Starts, transposed_in_memory
 from virgo.tasks.training import Batches
-
-#: Initial weights kept for the configurations that follow with the same network and seed.
-KEPT_STARTS = 16
 
 
 class WholeGraph:
@@ -72,7 +69,12 @@ class NodeTask:
         self._graphs: dict[tuple[str, ...], Graph] = {}
         self._samplings: dict[tuple[str, ...], Sampling] = {}
         self._passes: dict[tuple[Any, ...], Pass] = {}
-        self._starts: OrderedDict[tuple[Any, ...], dict[str, Tensor]] = OrderedDict()
+        self.recipe = {
+            "form": "node",
+            "in_channels": int(dataset.data.num_features),
+            "out_channels": int(dataset.num_classes),
+        }
+        self._starts = Starts(self.recipe)
 
     def pass_over(self, model: Network, part: str) -> Pass:
         """The pass to the nodes of ``part`` for a network like this one, made once."""
@@ -93,23 +95,13 @@ class NodeTask:
         sampling = self._samplings[model.operators]
         return SampledBatches(self.dataset, sampling, settings, seeds.training)
 
-    def start(self, name: str, init: str, settings: Settings, seed: int) -> Network:
+    def start(self, name: str, init: str, settings: Settings, seeds: Seeds) -> Network:
         """The network, initialised; learning rate and dropout do not matter to that."""
-        data = self.dataset.data
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # of what a method leaves alone
-            model = build(name, data.num_features, self.dataset.num_classes, settings.to_dict())
-        sizes = (settings.hidden_channels, settings.num_layers, settings.ngnn_type,
-                 settings.num_ngnn_layers)  # fmt: skip
-        key = (name, init, sizes, seed)
-        if key not in self._starts:
-            method, options = parse_method(init)
-            init_(model, data, method, seed=seed, **options)
-            self._starts[key] = {k: v.clone() for k, v in model.state_dict().items()}
-            if len(self._starts) > KEPT_STARTS:
-                self._starts.popitem(last=False)
-        model.load_state_dict(self._starts[key])
-        for parameter in model.convs[0].parameters():
-            # Sparse features multiply W^T row by row: have its rows together in memory.
-            parameter.data = parameter.data.t().contiguous().t()
+        method, options = parse_method(init)
+        seed = seeds.initialisation
+        model: Network = self._starts.initialised(
+            name, init, settings, seed,
+            lambda model: init_(model, self.dataset.data, method, seed=seed, **options),
+        )  # fmt: skip
+        transposed_in_memory(model.convs[0])
         return model

@@ -106,7 +106,7 @@ class Pass:
         h = model.combine(0, self._on_features)
         for layer, hop in enumerate(self.hops, 1):
             h = relu_dropout(h, model.dropout, rng) if rng and model.dropout else h.relu()
-            h = model.combine(layer, partial(_on_hidden, hop, h))
+            h = model.combine(layer, partial(on_hidden, hop, h))
         return h
 
     def _on_features(self, name: str, weight: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ class Pass:
         return h
 
 
-def _on_hidden(hop: dict[str, Constant], h: Tensor, name: str, weight: Tensor) -> Tensor:
+def on_hidden(hop: dict[str, Constant], h: Tensor, name: str, weight: Tensor) -> Tensor:
     """``P H W^T`` in the cheaper order."""
     block = hop[name]
     fan_out, fan_in = weight.shape

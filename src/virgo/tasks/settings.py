@@ -27,7 +27,7 @@ class Settings:
             only with ``num_neighbors``.
         num_neighbors: neighbours to sample in each layer; the whole graph at once if ``None``.
         num_parts: clusters that a graph is partitioned into for ClusterGCN; none if ``None``.
-        max_grad_norm: clip gradients to this norm; not at all if ``None``.
+        max_grad_norm: clip gradients to this norm; ``None``: as the task does, infinity: never.
         ngnn_type: where NGNN inserts linear layers.
         num_ngnn_layers: how many it inserts.
     """
@@ -53,9 +53,10 @@ class Settings:
         self._require("lr", "a positive number", lambda v: 0 < v < float("inf"))
         self._require("weight_decay", "0 or more", lambda v: 0 <= v < float("inf"))
         self._require("dropout", "at least 0 and below 1", lambda v: 0 <= v < 1)
-        for name in ("num_parts", "max_grad_norm"):
-            if getattr(self, name) is not None:
-                self._require(name, "a positive number, or none", lambda v: v > 0)
+        if self.num_parts is not None:
+            self._require("num_parts", "a whole number, or none", lambda v: v == int(v) and v >= 1)
+        if self.max_grad_norm is not None:
+            self._require("max_grad_norm", "a positive number, or none", lambda v: v > 0)
         if self.patience is not None:
             self._require("patience", "at least 1, or none", lambda v: v >= 1)
         if self.num_neighbors is not None:

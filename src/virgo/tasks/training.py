@@ -32,9 +32,11 @@ class Task(Protocol):
     """A dataset with all that its runs share."""
 
     dataset: Any
+    recipe: dict[str, Any]
+    """What :func:`virgo.models.from_recipe` builds its networks from."""
 
-    def start(self, name: str, init: str, settings: Settings, seed: int) -> nn.Module:
-        """The network, initialised."""
+    def start(self, name: str, init: str, settings: Settings, seeds: Seeds) -> nn.Module:
+        """The network, initialised; learning rate and dropout do not matter to that."""
 
     def batches(self, model: Any, settings: Settings, seeds: Seeds) -> Batches:
         """How these settings train it."""
@@ -65,7 +67,7 @@ class Training:
         self.seconds = 0.0
         began = time.perf_counter()
         self.seeds = Seeds.of(seed)
-        self.model = task.start(model, init, settings, self.seeds.initialisation)
+        self.model = task.start(model, init, settings, self.seeds)
         self.optimiser = torch.optim.Adam(
             self.model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, fused=True
         )
