@@ -100,7 +100,8 @@ def _metis(edge_index: Tensor, num_nodes: int, num_parts: int) -> NDArray[np.int
         import pymetis
     except ImportError as error:
         raise OptionError(
-            f"num_parts: expected pymetis to partition with, got {error}. Install virgo-gnn[clusters]."
+            f"num_parts: expected pymetis to partition with, got {error}. Install "
+            f"virgo-gnn[clusters]."
         ) from error
     source, target = to_undirected(
         edge_index[:, edge_index[0] != edge_index[1]], num_nodes=num_nodes
