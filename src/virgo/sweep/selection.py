@@ -82,7 +82,8 @@ class Chosen:
         if self.partial:
             words.append(f"partial ({', '.join(self.partial)})")
         if self.screened:
-            words.append(f"screened ({self.screened[0]} seeds, top {self.screened[1]})")
+            few, top = self.screened
+            words.append(f"screened ({few} seed{'s' if few > 1 else ''}, top {top})")
         if self.failed:
             kinds = " or ".join(sorted(set(self.failed.values())))
             words.append(f"{len(self.failed)} of {len(self.tests) + len(self.failed)} seeds {kinds}"
