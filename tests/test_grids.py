@@ -138,6 +138,19 @@ def test_overrides_make_what_becomes_alike_one() -> None:
     assert {config["epochs"] for config in cell.configurations} == {5}
 
 
+def test_where_keeps_the_configurations_with_these_values() -> None:
+    where = {"batch_size": "32768", "lr": "5e-3", "ngnn_type": "all"}
+    cell = grids.cells("table2", ["ogbl-ddi"], ["ngnn-gcn"], ["xavier"], where=where)[0]
+    whole = grids.grid("table2", "ogbl-ddi", "ngnn-gcn").configurations()
+    assert list(cell.configurations) == [
+        c for c in whole
+        if c["batch_size"] == 32768 and c["lr"] == 0.005 and c["ngnn_type"] == "all"
+    ]  # fmt: skip
+    assert len(cell.configurations) == 6 * 3  # dropouts and epochs
+    sampled = grids.cells("table1", ["ogbn-products"], where={"num_neighbors": "15,10,5"})
+    assert all(c["num_layers"] == 3 for cell in sampled for c in cell.configurations)
+
+
 def test_a_generated_stand_in_has_the_grid_of_what_it_stands_for() -> None:
     one, two = grids.cells("table1", ["like:cora@0.1", "cora"], inits=["VirgoBack+measured"])
     assert one.configurations == two.configurations
@@ -156,6 +169,8 @@ def test_a_generated_stand_in_has_the_grid_of_what_it_stands_for() -> None:
         ("table1", {"inits": ["javier"]}, "--init: expected one of lecun, .*got 'javier'"),
         ("table1", {"inits": ["xavier+magic"]}, "--init: expected one of lecun"),
         ("table1", {"limit": 0}, "--limit: expected at least 1"),
+        ("table1", {"where": {"depth": "2"}}, "--where: expected one of num_layers, .*got 'depth'"),
+        ("table1", {"where": {"dropout": "2"}}, "--where dropout: expected one of 0.0, .*got '2'"),
     ],
 )
 def test_unknown_names(table: str, options: dict[str, Any], message: str) -> None:

@@ -21,6 +21,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 from sweep_kit import (
+    REAL,
     STUB,
     TESTS,
     Killed,
@@ -96,6 +97,22 @@ def of_a_dead_process() -> dict[str, Any]:
 
 
 # --- records ------------------------------------------------------------------------------------
+
+
+def test_curves_are_kept_if_asked_for(database: str, tmp_path: Path) -> None:
+    loader = "virgo.data:load"
+    run(small(database, dataset=REAL, limit=1, seeds=1, runner="virgo.tasks:run", loader=loader,
+              curves=True), 0)  # fmt: skip
+    (seed,) = records(database)[0].seeds
+    epochs, values = zip(*seed["curve"], strict=True)
+    assert epochs == tuple(range(1, seed["epochs"] + 1))
+    assert max(values) == pytest.approx(seed["valid"], abs=1e-6)
+    assert values[seed["epoch"] - 1] == pytest.approx(seed["valid"], abs=1e-6)
+    plain = str(tmp_path / "plain.db")
+    run(small(plain, dataset=REAL, limit=1, seeds=1, runner="virgo.tasks:run", loader=loader), 0)
+    (other,) = records(plain)[0].seeds
+    assert "curve" not in other
+    assert other["test"] == seed["test"]
 
 
 def record(init: str = "xavier", seeds: int = 1, **config: Any) -> Record:

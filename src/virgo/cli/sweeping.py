@@ -38,11 +38,11 @@ def sweep(args: argparse.Namespace) -> int:
     from virgo.sweep.worker import Sweep
 
     overrides = {} if args.epochs is None else {"epochs": args.epochs}
-    wanted = cells(args.table, args.dataset, args.model, args.init, limit=args.limit,
-                   overrides=overrides)  # fmt: skip
+    wanted = cells(args.table, args.dataset, args.model, args.init, where=_pairs(args.where),
+                   limit=args.limit, overrides=overrides)  # fmt: skip
     orders = Sweep(
         tuple(wanted), str(args.storage), args.seeds, _screen(args), args.grace,
-        str(args.root) if args.root else None, **_hidden(args),
+        str(args.root) if args.root else None, args.curves, **_hidden(args),
     )  # fmt: skip
     for name, model in dict.fromkeys((cell.dataset, cell.model) for cell in wanted):
         note = grid(args.table, name, model).note
@@ -76,6 +76,16 @@ def _screen(args: argparse.Namespace) -> tuple[int, int] | None:
             f"--top {args.top}. --screen K --top M runs all with K seeds, the best M with all."
         )
     return None if args.screen is None else (args.screen, args.top)
+
+
+def _pairs(given: list[str] | None) -> dict[str, str]:
+    """``KEY=VALUE`` words as a mapping."""
+    from virgo.errors import OptionError
+
+    for word in given or ():
+        if not all(word.partition("=")):
+            raise OptionError(f"--where: expected KEY=VALUE, got {word!r}.")
+    return dict(word.split("=", 1) for word in given or ())
 
 
 def _hidden(args: argparse.Namespace) -> dict[str, str]:
@@ -219,9 +229,13 @@ def _add_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--seeds", type=int, default=10, help="a configuration (default 10)")
     one.add_argument("--limit", type=int, help="configurations a cell, the same for every method, "
                      "spread over the grid (default: the whole grid)")  # fmt: skip
+    one.add_argument("--where", nargs="+", metavar="KEY=VALUE", help="only the grid's "
+                     "configurations with these values, e.g. batch_size=32768")  # fmt: skip
     one.add_argument("--screen", type=int, metavar="K", help="run all configurations with K seeds")
     one.add_argument("--top", type=int, metavar="M", help="and the best M of a cell with --seeds")
     one.add_argument("--epochs", type=int, help="instead of the grid's")
+    one.add_argument("--curves", action="store_true", help="keep every seed's validation curve "
+                     "in its record")  # fmt: skip
     one.add_argument("--jobs", type=int, help="worker processes (default: one a core); 0 or 1: "
                      "none but this")  # fmt: skip
     _add_storage(one)

@@ -22,8 +22,8 @@ from virgo.tasks.outcome import is_out_of_memory
 class Bench:
     """What a worker keeps at hand: the functions, and the dataset it used last."""
 
-    def __init__(self, runner: str, loader: str, root: str | None) -> None:
-        self._root = root
+    def __init__(self, runner: str, loader: str, root: str | None, curves: bool = False) -> None:
+        self._root, self._curves = root, curves
         self._run, self._load = imported(runner), imported(loader)
         self._dataset: tuple[str, Any] = ("", None)
 
@@ -56,6 +56,9 @@ class Bench:
             value = found[name]
             found[name] = float(value) if value is not None and math.isfinite(value) else None
         found["seconds"] = round(float(found["seconds"]), 4)
+        curve = found.pop("curve", ())
+        if self._curves:
+            found["curve"] = [[epoch, round(valid, 6)] for epoch, valid in curve]
         return {"seed": seed, **found}
 
 

@@ -163,6 +163,7 @@ def cells(
     model: Sequence[str] | None = None,
     inits: Sequence[str] | None = None,
     *,
+    where: Mapping[str, str] | None = None,
     limit: int | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> list[Cell]:
@@ -172,6 +173,7 @@ def cells(
         dataset: some of the table's datasets, or ``like:`` one of them.
         model: some of its models; a dataset without any of them is left out.
         inits: methods with options after a plus.
+        where: only configurations with these values, given as text: ``{"lr": "0.01"}``.
         limit: at most this many configurations a cell: the same ones for every method, spread
             over the grid; those of a smaller limit are among those of a larger one.
         overrides: values that replace the grid's, such as ``{"epochs": 10}``.
@@ -184,7 +186,8 @@ def cells(
         if base_name(name) not in datasets(table):
             raise _unknown("dataset", datasets(table), name, table)
         for kind in _known_models(table, name, model):
-            configs = _overridden(grid(table, name, kind), overrides or {})
+            one = grid(table, name, kind)
+            configs = _overridden(_matching(one, where or {}, f"{name}, {kind}"), overrides or {})
             parts = _split(table, configs)
             found += [
                 Cell(table, name, kind, init, tuple(_limited(own, limit)), part)
@@ -207,9 +210,41 @@ def _split(
     return parts
 
 
-def _overridden(one: Grid, overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _matching(one: Grid, where: Mapping[str, str], place: str) -> list[dict[str, Any]]:
+    """The configurations with these values."""
+    configs = list(one.configurations())
+    for key, text in where.items():
+        values = list(dict.fromkeys(_text(config[key]) for config in configs if key in config))
+        if not values:
+            raise OptionError(
+                f"--where: expected one of {', '.join(configs[0])} for {place}, got {key!r}."
+            )
+        wanted = next((v for v in values if _same(v, text)), None)
+        if wanted is None:
+            raise OptionError(
+                f"--where {key}: expected one of {', '.join(values)} for {place}, got {text!r}."
+            )
+        configs = [config for config in configs if _text(config[key]) == wanted]
+    return configs
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _same(first: str, second: str) -> bool:
+    """Equal as numbers if both are: 0.001 and 1e-3."""
+    try:
+        return float(first) == float(second)
+    except ValueError:
+        return first == second
+
+
+def _overridden(
+    configs: Sequence[dict[str, Any]], overrides: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """With other values; configurations that become alike are one."""
-    changed = [{**config, **overrides} for config in one.configurations()]
+    changed = [{**config, **overrides} for config in configs]
     return list({canonical(config): config for config in changed}.values())
 
 

@@ -28,8 +28,9 @@ class Record:
         table: "table1", "table2", "table3" or "depth".
         dataset, model, init: the cell of the table.
         config: the hyper-parameters, those that the grid leaves fixed included.
-        seeds: one mapping a seed: seed, valid, test, epoch, epochs, seconds, status, and a
-            message if it failed. Values are in 0..1, None where there is no number.
+        seeds: one mapping a seed: seed, valid, test, epoch, epochs, seconds, status, a message
+            if it failed, and if asked for the curve, [epoch, valid] of every validation. Values
+            are in 0..1, None where there is no number.
         generated: what must be said where the data is not real; None if it is.
         versions, commit, time: what it ran with, and when it ended (UTC).
         screen: {"seeds": K, "top": M} if the configurations with all seeds were picked by K seeds.

@@ -37,6 +37,7 @@ class Sweep:
         screen: (K, M): all configurations with K seeds, then the best M of a cell with all.
         grace: seconds without a heartbeat after which a worker elsewhere counts as dead.
         root: of the data.
+        curves: whether every seed's record keeps its validation curve.
         runner, loader: ``module:function`` that runs a seed and that loads a dataset.
     """
 
@@ -46,6 +47,7 @@ class Sweep:
     screen: tuple[int, int] | None = None
     grace: int = GRACE
     root: str | None = None
+    curves: bool = False
     runner: str = RUNNER
     loader: str = LOADER
 
@@ -154,7 +156,7 @@ def work(
     ``between`` is called after every seed, and with True while there is nothing to run.
     """
     boards = sweep.boards(storage)
-    bench = Bench(sweep.runner, sweep.loader, sweep.root)
+    bench = Bench(sweep.runner, sweep.loader, sweep.root, sweep.curves)
     with Heart(storage) as heart:
         while True:
             stop.check()

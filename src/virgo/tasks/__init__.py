@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from virgo.tasks import checkpoint
@@ -66,9 +67,11 @@ def run(dataset: Any, model: str, init: str, config: Mapping[str, Any], seed: in
     began = time.perf_counter()
     try:
         training = Training(task_of(dataset), model, init, Settings.of(config), seed)
+        epochs = []
         while not training.done:
-            training.advance()
-        return training.finish()
+            epochs.append(training.advance())
+        curve = tuple((e.number, e.valid) for e in epochs if e.valid is not None)
+        return replace(training.finish(), curve=curve)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

@@ -42,6 +42,7 @@ class Outcome:
         epochs: how many were run.
         seconds: wall time, initialisation included.
         status: "ok", "diverged" (the loss became infinite or not a number) or "out of memory".
+        curve: (epoch, validation) of every validation on the way.
     """
 
     valid: float
@@ -50,6 +51,7 @@ class Outcome:
     epochs: int
     seconds: float
     status: str = "ok"
+    curve: tuple[tuple[int, float], ...] = ()
 
     @classmethod
     def failed(cls, status: str, epochs: int, seconds: float) -> Outcome:
