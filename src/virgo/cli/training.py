@@ -129,7 +129,8 @@ def _report(args: argparse.Namespace, training: Any, outcome: Any, epochs: Seque
         document = {
             "dataset": dataset.name, "generated": dataset.generated, "model": training.name,
             "init": training.init, "settings": training.settings.to_dict(), "seed": training.seed,
-            "outcome": {k: v for k, v in asdict(outcome).items() if k != "curve"}, "curve": [e._asdict() for e in epochs],
+            "outcome": {k: v for k, v in asdict(outcome).items() if k != "curve"},
+            "curve": [e._asdict() for e in epochs],
             "versions": versions(),
         }  # fmt: skip
         args.json.parent.mkdir(parents=True, exist_ok=True)
