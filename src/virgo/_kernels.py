@@ -9,6 +9,7 @@ most of the edges. (numba's own threads would change PyTorch's thread count for 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -44,44 +45,87 @@ def place(keys: Any, values: Any, cursor: Any, out: Any) -> None:
 
 
 @_jit
-def sum_rows(pointer: Any, columns: Any, x: Any, out: Any, begin: int, end: int) -> None:
-    """``out[i] = sum of x[j]`` over row ``i``: no stored values, four bytes an edge."""
+def hop(
+    pointer: Any, columns: Any, x: Any, left: Any, loop: Any, out: Any, begin: int, end: int
+) -> None:
+    """``out[i] = left_i (sum of x[j] over row i + loop_i x[i])``; four bytes an edge.
+
+    ``left`` and ``loop`` have one entry a row, or one for all.
+    """
+    own_left, own_loop = left.size > 1, loop.size > 1
     for row in range(begin, end):
         total = 0.0
         for edge in range(pointer[row], pointer[row + 1]):
             total += x[columns[edge]]
-        out[row] = total
+        total += loop[row if own_loop else 0] * x[row]
+        out[row] = left[row if own_left else 0] * total
 
 
 @_jit
-def sum_rows_weighted(
-    pointer: Any, columns: Any, weights: Any, x: Any, out: Any, begin: int, end: int
-) -> None:
-    """``out[i] = sum of weight * x[j]`` over row ``i``."""
+def hop_weighted(
+    pointer: Any, columns: Any, weights: Any, x: Any, left: Any, loop: Any, out: Any, begin: int,
+    end: int
+) -> None:  # fmt: skip
+    """``out[i] = left_i (sum of weight * x[j] over row i + loop_i x[i])``."""
+    own_left, own_loop = left.size > 1, loop.size > 1
     for row in range(begin, end):
         total = 0.0
         for edge in range(pointer[row], pointer[row + 1]):
             total += weights[edge] * x[columns[edge]]
-        out[row] = total
+        total += loop[row if own_loop else 0] * x[row]
+        out[row] = left[row if own_left else 0] * total
 
 
-def product(pointer: Any, columns: Any, weights: Any, x: Any, blocks: Any) -> Any:
-    """The product of a compressed matrix with a vector, on all cores where that pays."""
-    out = np.empty(pointer.size - 1)
-    kernel: Any
-    arrays: tuple[Any, ...]
-    kernel, arrays = (
-        (sum_rows, (pointer, columns, x, out))
-        if weights is None
-        else (sum_rows_weighted, (pointer, columns, weights, x, out))
-    )
-    if columns.size < _WORTH_THREADS:
-        kernel(*arrays, 0, out.size)
-        return out
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        spans = [(int(a), int(b)) for a, b in pairwise(blocks)]
-        list(pool.map(lambda span: kernel(*arrays, *span), spans))
-    return out
+@_jit
+def find_loops(pointer: Any, columns: Any, count: Any, begin: int, end: int) -> None:
+    """``count[i]`` = how often row ``i`` has itself as a column."""
+    for row in range(begin, end):
+        for edge in range(pointer[row], pointer[row + 1]):
+            if columns[edge] == row:
+                count[row] += 1.0
+
+
+@_jit
+def find_weighted_loops(
+    pointer: Any, columns: Any, weights: Any, total: Any, last: Any, begin: int, end: int
+) -> None:
+    """The total weight of each row's self-loops, and the weight of its last one."""
+    for row in range(begin, end):
+        for edge in range(pointer[row], pointer[row + 1]):
+            if columns[edge] == row:
+                total[row] += weights[edge]
+                last[row] = weights[edge]
+
+
+def cores() -> int:
+    """How many this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def over_blocks(
+    kernel: Callable[[int, int], None],
+    blocks: Any,
+    edges: int,
+    after: Callable[[int, int], None] | None = None,
+) -> None:
+    """Call ``kernel(begin, end)`` for all rows, block by block on all cores where that pays.
+
+    ``after`` is told of every block that is done, so that memory can be given back.
+    """
+    if edges < _WORTH_THREADS:
+        kernel(int(blocks[0]), int(blocks[-1]))
+        if after is not None:
+            after(int(blocks[0]), int(blocks[-1]))
+        return
+
+    def do(span: tuple[int, int]) -> None:
+        kernel(*span)
+        if after is not None:
+            after(*span)
+
+    with ThreadPoolExecutor(cores()) as pool:
+        list(pool.map(do, [(int(a), int(b)) for a, b in pairwise(blocks)]))
 
 
 def balanced_blocks(pointer: Any, count: int = 64) -> Any:

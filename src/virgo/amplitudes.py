@@ -5,8 +5,8 @@ amplitude of a node (``a = h0`` at the input)
 
 .. math:: a' = \sqrt{\textstyle\sum_t (P_t a)^2}
 
-which for a single term is the paper's :math:`\tilde A^l h^0`. Amplitudes are kept at unit norm
-and only the norms' ratios are reported, so no depth overflows.
+which for a single term is the paper's :math:`\tilde A^l h^0`. Only the norms' ratios are reported,
+and amplitudes are brought back to unit norm before they could overflow, whatever the depth.
 
 Where a layer receives the sum of several earlier ones (residuals, parallel branches), Virgo's
 own target, equal variance in every layer, says how to weigh them: equally.
@@ -18,14 +18,14 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from .errors import GraphError
 from .layers import Stage
-from .propagation import Vector, squared_norm
 from .tracing import Trace
+from .vectors import extent, magnitudes, root_of_squares, scaled, squared_norm
 
 Direction = Literal["forward", "backward"]
 #: Below this share of the squared norm left after cancellation, a mean signal says nothing.
@@ -46,13 +46,19 @@ class Hops:
 
 
 def hops(
-    trace: Trace, stages: Sequence[Sequence[Stage]], start: Vector, direction: Direction
+    trace: Trace,
+    stages: Sequence[Sequence[Stage]],
+    start: Any,
+    direction: Direction,
+    *,
+    consume: bool = False,
 ) -> Hops:
     """Carry ``start`` through the network, forward from its input or backward from its output.
 
     Args:
         start: one number per node, or several columns of them where signs matter (mirrored
             weights keep the network linear, so signals cancel as they really would).
+        consume: whether the memory of ``start`` may be used.
     """
     calls = trace.calls
     if direction == "forward":
@@ -66,23 +72,32 @@ def hops(
     waiting = Counter(j for group in sources for j in group)
 
     rng = np.random.default_rng(0)
-    first = start / math.sqrt(squared_norm(start))
-    reached: dict[int, Vector] = {}
+    start_norm = squared_norm(start)
+    starts_left = sum(starts)
+    reached: dict[int, tuple[Any, float]] = {}  # by call: its vector, and the squared norm of it
     log_norms = [0.0] * len(calls)
     ratios: dict[tuple[int, int], float] = {}
     terms: dict[tuple[int, int], tuple[float, ...]] = {}
     last_squared_norm = math.nan
     for i in order:
-        incoming = [reached[j] for j in sources[i]] + ([first] if starts[i] else [])
+        incoming = [reached[j] for j in sources[i]] + ([(start, start_norm)] if starts[i] else [])
         logs = [log_norms[j] for j in sources[i]] + ([0.0] if starts[i] else [])
-        a = _blend(incoming, rng) if len(incoming) > 1 else incoming[0]
         log_norm = sum(logs) / len(logs)
+        for j in sources[i]:
+            waiting[j] -= 1
+            if not waiting[j]:
+                del reached[j]  # one vector a hop is all that is ever held
+        starts_left -= starts[i]
+        mine = len(incoming) > 1 or (
+            not starts_left and consume if starts[i] else not waiting[sources[i][0]]
+        )
+        a, before = incoming[0] if len(incoming) == 1 else _blend(incoming, rng)
+        del incoming
         chain = list(enumerate(stages[i]))
         for s, stage in chain if direction == "forward" else chain[::-1]:
-            before = squared_norm(a)
-            parts = [
-                term.operator(a) if direction == "forward" else term.operator.T(a) for term in stage
-            ]
+            operators = [term.operator if direction == "forward" else term.operator.T
+                         for term in stage]  # fmt: skip
+            parts = [_applied(operator, a, mine and len(stage) == 1) for operator in operators]
             norms = [squared_norm(part) for part in parts]
             after = sum(norms)
             if not (math.isfinite(after) and after > 0 and before > 0):
@@ -95,36 +110,50 @@ def hops(
             terms[i, s] = tuple(norm / before for norm in norms)
             log_norm += math.log(after / before)
             if math.isnan(last_squared_norm):
-                last_squared_norm = after / squared_norm(first)
-            a = (parts[0] if len(parts) == 1 else _join(parts, rng)) / math.sqrt(after)
+                last_squared_norm = after / before
+            # a node-wise operator may have handed its input through
+            mine = mine or parts[0] is not a
+            a, before = (parts[0], after) if len(parts) == 1 else _join(parts, rng)
+            del parts
+            a, before = _in_range(a, before)
         log_norms[i] = log_norm
         if waiting[i]:
-            reached[i] = a
-        for j in sources[i]:
-            waiting[j] -= 1
-            if not waiting[j]:
-                del reached[j]  # one vector a hop is all that is ever held
+            reached[i] = a, before
+        del a
     return Hops(ratios, terms, last_squared_norm, log_norms)
 
 
-def _join(parts: list[Vector], rng: np.random.Generator) -> Vector:
+def _applied(operator: Any, a: Any, mine: bool) -> Any:
+    """An operator on a vector whose memory it may use if nobody else needs it."""
+    return operator(a, overwrite=True) if mine and isinstance(a, np.ndarray) else operator(a)
+
+
+def _in_range(a: Any, norm: float) -> tuple[Any, float]:
+    """Brought back to unit norm before its squares overflow or vanish; else as it is."""
+    if 1e-100 < norm < 1e100:
+        return a, norm
+    return scaled(a, 1 / math.sqrt(norm)), 1.0
+
+
+def _join(parts: list[Any], rng: np.random.Generator) -> tuple[Any, float]:
     """Independent terms: squares add. Columns keep their signs, and a random one keeps terms
     independent."""
-    if parts[0].ndim == 1:
-        total = np.zeros_like(parts[0])
-        for part in parts:
-            total += part * part
-        return np.sqrt(total)
-    signs = [rng.choice([-1.0, 1.0], size=part.shape[1]) for part in parts]
-    return np.asarray(sum(part * sign for part, sign in zip(parts, signs, strict=True)))
+    if getattr(parts[0], "ndim", 1) == 1:
+        joined = root_of_squares(parts)
+    else:
+        signs = [rng.choice([-1.0, 1.0], size=part.shape[1]) for part in parts]
+        joined = np.asarray(sum(part * sign for part, sign in zip(parts, signs, strict=True)))
+    return joined, squared_norm(joined)
 
 
-def _blend(branches: list[Vector], rng: np.random.Generator) -> Vector:
-    return _join(branches, rng) / math.sqrt(len(branches))
+def _blend(branches: list[tuple[Any, float]], rng: np.random.Generator) -> tuple[Any, float]:
+    """Branches that arrive together, each as strong as the others."""
+    share = 1 / math.sqrt(len(branches))
+    return _join([scaled(a, share / math.sqrt(norm)) for a, norm in branches], rng)
 
 
 def check_cancellation(
-    trace: Trace, stages: Sequence[Sequence[Stage]], start: Vector, signed: Hops, rounding: float
+    trace: Trace, stages: Sequence[Sequence[Stage]], start: Any, signed: Hops, rounding: float
 ) -> None:
     """Refuse a mean signal that cancels: the theorem would blow weights up to revive noise.
 
@@ -132,12 +161,12 @@ def check_cancellation(
     network. The same hops on magnitudes tell how much was lost. ``rounding`` is the relative error
     of the features' own precision, below which a total of zero cannot be told from any other.
     """
-    if start.min() >= 0:
+    least, total, magnitude = extent(start)
+    if least >= 0:
         return
-    total, magnitude = abs(float(start.sum())), float(np.abs(start).sum())
-    unsigned = hops(trace, stages, np.abs(start), "forward")
+    unsigned = hops(trace, stages, magnitudes(start), "forward", consume=True)
     worst = min(s - u for s, u in zip(signed.log_norms, unsigned.log_norms, strict=True))
-    if total < max(1e-4, rounding) * magnitude or worst < math.log(CANCELLED):
+    if abs(total) < max(1e-4, rounding) * magnitude or worst < math.log(CANCELLED):
         raise GraphError(
             "data.x: expected mean features that survive averaging over neighbours, got a signal "
             "that cancels (standardised features do this: their mean is zero). "

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import analytic, reading, released, schemes, theory
+from . import analytic, neighbourhoods, reading, released, schemes, theory
 from . import measured as measuring
+from .bare import GraphInputs, is_graph
 from .errors import OptionError
 from .inputs import Forward, Inputs
 from .leftovers import complete
@@ -76,6 +77,9 @@ def plan(
     generator: torch.Generator | None = None,
     forward: Forward | None = None,
     max_graphs: int | None = None,
+    mean_features: Any = None,
+    features: Any = None,
+    nodes: int = neighbourhoods.NODES,
     loss: Callable[[Any, Any], Tensor] | None = None,
     tolerance: float = 1.02,
 ) -> Plan:
@@ -84,7 +88,8 @@ def plan(
     Args:
         model: any model with PyG message-passing layers in it.
         data: a ``Data``, ``Batch`` or ``HeteroData``; a list or dataset of graphs (merged into
-            the paper's approximation graph); ``(x, edge_index[, edge_weight])``; a sparse matrix.
+            the paper's approximation graph); ``(x, edge_index[, edge_weight])``; a sparse matrix;
+            a graph without features, such as ``virgo.Graph.open(path)`` or one in a lake.
         method: one of :func:`virgo.methods`, in any spelling.
         variant: ``"theorem"``, or ``"released"`` for what the authors' code computes.
         distribution: ``"uniform"``, ``"normal"``, ``"truncated"``, ``"orthogonal"`` or
@@ -101,6 +106,11 @@ def plan(
         generator: take the seed from this generator instead.
         forward: ``lambda model, data: ...`` for models called in an unusual way.
         max_graphs: sample this many graphs of a dataset, uniformly with the seed.
+        mean_features: for a graph without features, one number per node: an array or the path of
+            a ``.npy`` file. Without it every node starts with amplitude 1.
+        features: in its place the feature matrix, which may be memory-mapped; a measured estimate
+            on such a graph needs it.
+        nodes: of each neighbourhood that a measured estimate on such a graph samples.
         loss: ``lambda output, data: ...`` for a measured gradient; cross-entropy on
             ``data.y[data.train_mask]`` where there are classes.
         tolerance: how far from equal two layers may be, as a factor, before a measured estimate
@@ -123,9 +133,19 @@ def plan(
         )
     activation, gain = _resolve_gain(nonlinearity)
     seed = choose_seed(seed, generator)
-    read = reading.read(data, max_graphs=max_graphs, seed=seed)
     model = unwrap(model)
     layers_of(model)  # says so if there are none
+    if is_graph(data):
+        read: Inputs = GraphInputs.of(data, model, mean_features, features)
+        _refuse_for_graphs(distribution)
+        if estimate == "measured":
+            return _measured_on_samples(
+                model, read, method, nodes, num_classes=num_classes, nonlinearity=nonlinearity,
+                forward=forward, loss=loss, tolerance=tolerance, seed=seed, **given,
+            )  # fmt: skip
+    else:
+        _refuse_beside_data(mean_features, features)
+        read = reading.read(data, max_graphs=max_graphs, seed=seed)
     if is_uninitialised(model):
         model = copy.deepcopy(model)
         materialise(model, read, forward)
@@ -159,9 +179,45 @@ def plan(
     return complete(made, study)
 
 
+def _refuse_for_graphs(distribution: str) -> None:
+    if distribution == "mirrored":
+        raise OptionError(
+            "distribution: 'mirrored' follows every feature through the graph, expected another "
+            "for a graph without features. Choose uniform, normal, truncated or orthogonal."
+        )
+
+
+def _refuse_beside_data(mean_features: Any, features: Any) -> None:
+    for name, value in (("mean_features", mean_features), ("features", features)):
+        if value is not None:
+            raise OptionError(
+                f"{name}: expected it beside a graph without features (virgo.Graph), got data "
+                f"that has its own. Leave it out, or set data.x."
+            )
+
+
+def _measured_on_samples(
+    model: nn.Module, read: Any, method: str, nodes: int, **options: Any
+) -> Plan:
+    """The measured estimate on a few neighbourhoods of a graph that is not run as a whole."""
+    if read.features is None or not hasattr(read.home, "by_target"):
+        raise OptionError(
+            "estimate='measured': expected features= (a matrix or the path of a .npy file) and a "
+            "graph in memory or on disk, got a graph alone. Pass them, or use "
+            "estimate='analytic'."
+        )
+
+    def on_samples(size: int) -> list[Plan]:
+        places = range(options["seed"], options["seed"] + neighbourhoods.SAMPLES)
+        samples = (neighbourhoods.sample(read.home, read.features, size, p) for p in places)
+        return [plan(model, one, method, **options) for one in samples]
+
+    whole, half = on_samples(nodes), on_samples(max(2, nodes // 2))
+    return neighbourhoods.combined(whole, half, _graph_facts(read))
+
+
 def _graph_facts(read: Inputs) -> dict[str, Any]:
-    edges = int(read.data.num_edges) if read.is_hetero else read.edges()[0].size(1)
-    facts: dict[str, Any] = {"nodes": read.num_nodes, "edges": edges}
+    facts: dict[str, Any] = {"nodes": read.num_nodes, "edges": read.num_edges}
     if read.sampled is not None:
         facts["sampled"] = read.sampled
     return facts

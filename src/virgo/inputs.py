@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
 from .errors import GraphError, LayerError, OptionError
-from .propagation import Graph, Vector
+from .propagation import Graph
+from .vectors import Vector
 
 Forward = Callable[[nn.Module, Any], Any]
 
@@ -63,8 +64,26 @@ class Inputs:
         return None
 
     @property
+    def is_bare(self) -> bool:
+        """Whether there is a graph alone (:mod:`virgo.bare`)."""
+        return False
+
+    @property
     def num_nodes(self) -> int:
         return int(self.data.num_nodes or 0)
+
+    @property
+    def num_edges(self) -> int:
+        return int(self.data.num_edges) if self.is_hetero else int(self.edges()[0].size(1))
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether there are features to average."""
+        return self.x is not None
+
+    def signal(self, kind: str) -> Any:
+        """One number per node, see :func:`node_signal`."""
+        return node_signal(self, kind)
 
     def edges(self) -> tuple[Tensor, Tensor | None]:
         """``edge_index`` and, for a sparse adjacency, its values (which always act as weights)."""

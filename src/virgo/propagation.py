@@ -13,75 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-Vector = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64] | npt.NDArray[np.int32]
+from .compressed import Compressed, Counted, Indices
+from .vectors import Vector, column
 
-
-@dataclass(frozen=True)
-class Counted:
-    """Where each row's edges begin, and whether they lie in that order already."""
-
-    pointer: npt.NDArray[np.int64]
-    is_sorted: bool
-
-    @classmethod
-    def of(cls, rows: Indices, num_rows: int) -> Counted:
-        from . import _kernels
-
-        pointer = np.zeros(num_rows + 1, dtype=np.int64)
-        is_sorted = _kernels.count(rows, pointer)
-        np.cumsum(pointer, out=pointer)
-        return cls(pointer, is_sorted)
-
-
-@dataclass(frozen=True)
-class Compressed:
-    """Compressed rows: 64-bit pointers, 32-bit columns where they fit, weights only if given."""
-
-    pointer: npt.NDArray[np.int64]
-    columns: Indices
-    weights: Vector | None
-    blocks: npt.NDArray[np.int64]
-
-    @classmethod
-    def build(
-        cls,
-        rows: Indices,
-        columns: Indices,
-        num_rows: int,
-        weights: Vector | None,
-        counted: Counted | None = None,
-    ) -> Compressed:
-        """Counting sort of the edges by row: linear, stable, skipped where already sorted."""
-        from . import _kernels
-
-        counted = counted or Counted.of(rows, num_rows)
-        pointer = counted.pointer
-        narrow: Any = np.int32 if num_rows <= np.iinfo(np.int32).max else np.int64
-        if counted.is_sorted:
-            placed: Indices = columns.astype(narrow)
-        else:
-            placed = np.empty(columns.size, dtype=narrow)
-            _kernels.place(rows, columns, pointer[:-1].copy(), placed)
-            if weights is not None:
-                unplaced, weights = weights, np.empty_like(weights)
-                _kernels.place(rows, unplaced, pointer[:-1].copy(), weights)
-        return cls(pointer, placed, weights, _kernels.balanced_blocks(pointer))
-
-    def __matmul__(self, x: Vector) -> Vector:
-        """The product with a vector, or column by column with a matrix."""
-        from . import _kernels
-
-        if x.ndim == 2:
-            return np.stack([self @ column for column in np.ascontiguousarray(x.T)], axis=1)
-        out: Vector = _kernels.product(self.pointer, self.columns, self.weights, x, self.blocks)
-        return out
+__all__ = ["Compressed", "Graph", "Operator", "Vector"]
 
 
 class Graph:
@@ -113,6 +55,13 @@ class Graph:
         self.num_nodes = num_nodes
         self.keep_loops = keep_loops
         self._made: dict[tuple[object, ...], Operator] = {}
+
+    @staticmethod
+    def open(path: str | Path) -> Graph:
+        """A graph on disk, as ``virgo graph build`` writes it; its edges are memory-mapped."""
+        from .stored import StoredGraph
+
+        return StoredGraph(path)
 
     def _like(self, sources: Indices, targets: Indices, weights: Vector | None) -> Graph:
         """Another graph on the same nodes, sharing what it can."""
@@ -158,14 +107,14 @@ class Graph:
         """Every edge turned round, for layers with ``flow="target_to_source"``."""
         return self._like(self._targets, self._sources, self._weights)
 
-    @cached_property
+    @property
     def in_count(self) -> Vector:
-        """How many edges end at each node."""
+        """How many edges end at each node; a new vector each time."""
         return np.diff(self._counted.pointer).astype(np.float64)
 
-    @cached_property
+    @property
     def in_weight(self) -> Vector:
-        """The total weight of the edges that end at each node."""
+        """The total weight of the edges that end at each node; a new vector each time."""
         if self._weights is None:
             return self.in_count
         return np.bincount(self._targets, self._weights, self.num_nodes).astype(np.float64)
@@ -174,19 +123,30 @@ class Graph:
     def _loops(self) -> npt.NDArray[np.intp]:
         return np.flatnonzero(self._sources == self._targets)
 
-    @cached_property
-    def loop_count(self) -> Vector:
-        """How many self-loops each node has."""
-        return np.bincount(self._targets[self._loops], minlength=self.num_nodes).astype(float)
+    @property
+    def has_loops(self) -> bool:
+        """Whether there is any edge from a node to itself."""
+        return bool(self._loops.size)
 
-    @cached_property
-    def loop_weight(self) -> Vector:
-        """The total weight of each node's self-loops: the diagonal of ``A``."""
-        if self._weights is None:
-            return self.loop_count
+    def loop_weights(self) -> tuple[Vector, Vector]:
+        """The total weight of each node's self-loops, the diagonal of ``A``, and the last one's."""
         loops = self._loops
-        weights = self._weights[loops]
-        return np.bincount(self._targets[loops], weights, self.num_nodes).astype(np.float64)
+        weights = np.ones(loops.size) if self._weights is None else self._weights[loops]
+        total = np.bincount(self._targets[loops], weights, self.num_nodes).astype(np.float64)
+        last = np.zeros(self.num_nodes)
+        last[self._targets[loops]] = weights
+        return total, last
+
+    def ones(self) -> Vector:
+        """The number one for every node."""
+        return np.ones(self.num_nodes)
+
+    def signal(self, given: Any) -> Vector:
+        """One number for every node, from an array or the path of a ``.npy`` file.
+
+        A new vector each time: a hop may use its memory.
+        """
+        return column(given, self.num_nodes)
 
     def identity(self) -> Operator:
         """``I``: the node itself."""
@@ -198,21 +158,22 @@ class Graph:
 
     def mean(self) -> Operator:
         """``D^-1 A`` with ``D`` the number of incoming edges; a node without any gets 0."""
-        return self._once(
-            ("mean",), lambda: Operator(self, left=1.0 / np.maximum(self.in_count, 1.0))
-        )
+        return self._once(("mean",), lambda: Operator(self, left=_inverse(self.in_count)))
 
     def mean_with_self(self, self_weight: float) -> Operator:
         """``D^-1 A + self_weight I``: GIN with mean aggregation."""
-        count = np.maximum(self.in_count, 1.0)
         return self._once(
             ("mean_with_self", self_weight),
-            lambda: Operator(self, left=1.0 / count, loop=self_weight * count),
+            lambda: Operator(
+                self,
+                left=_inverse(self.in_count),
+                loop=self_weight * np.maximum(self.in_count, 1.0),
+            ),
         )
 
     def degree(self) -> Operator:
         """``diag(A 1)``: a node weighted by its incoming edges."""
-        return Operator(None, loop=self.in_weight)
+        return self._once(("degree",), lambda: Operator(None, loop=self.in_weight))
 
     def gcn(self, *, improved: bool = False, add_self_loops: bool = True) -> Operator:
         r"""``D^-1/2 (A + I) D^-1/2`` with PyG's treatment of loops and weights.
@@ -225,20 +186,27 @@ class Graph:
         )
 
     def _gcn(self, improved: bool, add_self_loops: bool) -> Operator:
-        loop = np.zeros(self.num_nodes)
-        if add_self_loops and self.keep_loops:
-            # PyG 2.6-2.8 forgets `improved` where it is given no edge weights
-            loop += 2.0 if improved and self.is_weighted else 1.0
-            if self._weights is not None:  # of several loops on a node, PyG keeps the last
-                loop[self._targets[self._loops]] = self._weights[self._loops]
-            loop -= self.loop_weight
-        elif add_self_loops:
-            loop += 2.0 if improved else 1.0
-        degree = self.in_weight + loop
+        loop = self._missing_loops(improved) if add_self_loops else 0.0
+        scale = self.in_weight
+        scale += loop
         with np.errstate(divide="ignore", invalid="ignore"):
-            scale = degree**-0.5
+            np.power(scale, -0.5, out=scale)
         scale[np.isinf(scale)] = 0.0  # as PyG: a node without edges sends and receives nothing
         return Operator(self, left=scale, right=scale, loop=loop)
+
+    def _missing_loops(self, improved: bool) -> Vector | float:
+        """What the diagonal lacks of the self-loops that GCN wants; a number where all lack it."""
+        if not self.keep_loops:
+            return 2.0 if improved else 1.0
+        # PyG 2.6-2.8 forgets `improved` where it is given no edge weights
+        wanted = 2.0 if improved and self.is_weighted else 1.0
+        if not self.has_loops:
+            return wanted
+        there, last = self.loop_weights()
+        if not self.is_weighted:
+            return wanted - there
+        # of several loops on a node, PyG keeps the last
+        return np.where(self.unweighted.loop_weights()[0] > 0, last, wanted) - there
 
     def cluster_gcn(
         self, *, diag_lambda: float = 0.0, add_self_loops: bool = True, by_source: bool = False
@@ -253,19 +221,21 @@ class Graph:
         )
 
     def _cluster_gcn(self, diag_lambda: float, add_self_loops: bool, by_source: bool) -> Operator:
-        plain = self if self._weights is None else self.unweighted
-        loops = plain.loop_count
-        wanted = np.ones(self.num_nodes) if add_self_loops else loops
+        plain = self.unweighted
+        loops: Vector | float = plain.loop_weights()[0] if plain.has_loops else 0.0
+        wanted = 1.0 if add_self_loops else loops
         count = plain.reversed.in_count if by_source else plain.in_count
-        inverse = 1.0 / np.maximum(count - loops + wanted, 1.0)
+        count += wanted - loops
         loop = wanted * (1.0 + diag_lambda) - loops
         if by_source:
-            return Operator(plain, right=inverse, loop=loop)
-        return Operator(plain, left=inverse, loop=loop)
+            return Operator(plain, right=_inverse(count), loop=loop)
+        return Operator(plain, left=_inverse(count), loop=loop)
 
     @cached_property
     def unweighted(self) -> Graph:
         """The same edges, each of weight one."""
+        if self._weights is None:
+            return self
         return self._like(self._sources, self._targets, None)
 
 
@@ -297,25 +267,31 @@ class Operator:
         """The operator applied ``hops`` times."""
         return replace(self, hops=self.hops * hops)
 
-    def __call__(self, x: Vector) -> Vector:
+    def __call__(self, x: Vector, *, overwrite: bool = False) -> Vector:
+        """The operator on one number per node, or on several columns of them.
+
+        With ``overwrite`` the input's memory may be used, so that a hop holds two vectors of its
+        own and not three.
+        """
         left, right = (self.right, self.left) if self.transposed else (self.left, self.right)
-        for _ in range(self.hops):
-            inner = _scaled(right, x)
-            outer = _scaled(self.loop, inner)
-            if self.graph is not None:
+        for hop in range(self.hops):
+            inner = _times(right, x, overwrite or hop > 0)
+            if self.graph is None:
+                x = _times(left, _times(self.loop, inner))
+            else:
                 matrix = self.graph.by_source if self.transposed else self.graph.by_target
-                outer = outer + matrix @ inner
-            x = _scaled(left, outer)
+                x = matrix.hop(inner, left, self.loop)
         return x
 
 
-def _scaled(scale: Vector | float, x: Vector) -> Vector:
+def _times(scale: Vector | float, x: Vector, in_place: bool = False) -> Vector:
+    """``diag(scale) x``; the same vector where nothing changes."""
     if isinstance(scale, float):
-        return x if scale == 1.0 else scale * x
-    return scale[:, None] * x if x.ndim == 2 else scale * x
+        return x if scale == 1.0 else np.multiply(x, scale, out=x if in_place else None)
+    return np.multiply(x, scale[:, None] if x.ndim == 2 else scale, out=x if in_place else None)
 
 
-def squared_norm(x: Vector) -> float:
-    """Sum of squares."""
-    flat = x.ravel()
-    return float(flat @ flat)
+def _inverse(count: Vector) -> Vector:
+    """``1 / max(count, 1)``, in place."""
+    np.maximum(count, 1.0, out=count)
+    return np.divide(1.0, count, out=count)

@@ -13,14 +13,12 @@ Against the theorems (docs/theory.md lists this too):
 
 from __future__ import annotations
 
-import numpy as np
-
 from . import schemes, theory
 from .errors import GraphError, LayerError, OptionError
-from .inputs import node_signal
 from .plans import Row
-from .propagation import Operator, Vector, squared_norm
+from .propagation import Operator
 from .study import Study
+from .vectors import Vector, squared_norm
 
 
 def rows(study: Study, method: schemes.Method) -> list[Row]:
@@ -31,7 +29,7 @@ def rows(study: Study, method: schemes.Method) -> list[Row]:
     fan_in, hidden = study.fans(groups[0][0])
     per_direction = []
     if "forward" in method.directions:
-        norms = _norms(operator, node_signal(study.inputs, "mean"), depth)
+        norms = _norms(operator, study.inputs.signal("mean"), depth)
         later = [theory.virgo_forward(hidden, norms[i] / norms[i + 1]) for i in range(1, depth)]
         per_direction.append([theory.virgo_forward(fan_in), *later])
     if "backward" in method.directions:
@@ -40,7 +38,7 @@ def rows(study: Study, method: schemes.Method) -> list[Row]:
                 "num_classes: the released code needs it for virgo-backward, got none and could "
                 "not infer it. Pass num_classes=."
             )
-        norms = _norms(operator, np.ones(study.inputs.num_nodes), depth)
+        norms = _norms(operator, study.inputs.graph().ones(), depth)
         last = theory.virgo_backward_last(study.inputs.num_nodes, study.num_classes, norms[1])
         general = [theory.virgo_backward(hidden, norms[i] / norms[i + 1]) for i in range(1, depth)]
         per_direction.append([last, *general][::-1])

@@ -16,9 +16,10 @@ from .inputs import Inputs, node_signal
 from .layers import LayerView, Stage, Term, describe_kind
 from .modules import layers_of, owner
 from .plans import Row
-from .propagation import Graph, Vector, squared_norm
+from .propagation import Graph
 from .sampling import generator_for, standard
 from .tracing import Call, Trace
+from .vectors import Vector, squared_norm
 
 
 @dataclass
@@ -86,7 +87,7 @@ class Study:
             )
         key = ""
         if call.edge_weight is not None and self.inputs.adjacency is None:
-            key = self._weight_key(call)
+            key = "edge_weight" if self.inputs.is_bare else self._weight_key(call)
         if key not in self._graphs:
             weight = self.inputs.data.get(key) if key else None
             if weight is not None and not bool(torch.isfinite(weight).all()):
@@ -177,8 +178,13 @@ class Study:
 
     # --- signals ---------------------------------------------------------------------------
 
+    @property
+    def node_signal(self) -> Any:
+        """One number per node. Of a bare graph a new vector each time, which may be used up."""
+        return self.inputs.signal(self.signal) if self.inputs.is_bare else self._node_signal
+
     @cached_property
-    def node_signal(self) -> Vector:
+    def _node_signal(self) -> Vector:
         if self._looks_up_features:
             return np.ones(self.inputs.num_nodes)
         return node_signal(self.inputs, self.signal)
@@ -193,10 +199,14 @@ class Study:
         """NaN, infinite and all-zero features are wrong for every method."""
         if self.inputs.is_hetero:
             return
+        if not self.inputs.has_signal or self._looks_up_features:
+            self.notes.append("no features to average: every node starts with amplitude 1")
+        if self.inputs.is_bare:
+            return  # looked at when they are needed
         signal = self.node_signal
         if self.inputs.x is None or self._looks_up_features:
-            self.notes.append("no features to average: every node starts with amplitude 1")
-        elif not np.any(signal) and not np.any(node_signal(self.inputs, "rms")):
+            return
+        if not np.any(signal) and not np.any(node_signal(self.inputs, "rms")):
             raise GraphError(
                 "data.x: expected features, got only zeros. Virgo scales what the features send "
                 "through the graph; pass real features (or ones)."
@@ -206,11 +216,11 @@ class Study:
     def forward_hops(self) -> Hops:
         if self.distribution == "mirrored" and self.inputs.x is not None:
             return hops(self.trace, self.stages, self._projected_features(), "forward")
-        signal = self.node_signal
         if self.signal == "mean" and self.inputs.x is not None:
-            self._refuse_empty_means(signal)
-        found = hops(self.trace, self.stages, signal, "forward")
-        check_cancellation(self.trace, self.stages, signal, found, self._rounding)
+            self._refuse_empty_means(self.node_signal)
+        bare = self.inputs.is_bare
+        found = hops(self.trace, self.stages, self.node_signal, "forward", consume=bare)
+        check_cancellation(self.trace, self.stages, self.node_signal, found, self._rounding)
         return found
 
     @property
@@ -233,7 +243,7 @@ class Study:
                 "Use signal='rms' or estimate='measured'."
             )
 
-    def _projected_features(self) -> Vector:
+    def _projected_features(self) -> Any:
         """``X M``, the signal of a mirrored network: it is linear, so its amplitudes are exact."""
         x, first = self.inputs.x, next(iter(self.uses.items()), None)
         assert x is not None
@@ -255,15 +265,17 @@ class Study:
 
     @cached_property
     def backward_hops(self) -> Hops:
-        return hops(self.trace, self.stages, self._output_gradient(), "backward")
+        return hops(self.trace, self.stages, self._output_gradient(), "backward", consume=True)
 
-    def _output_gradient(self) -> Vector:
+    def _output_gradient(self) -> Any:
         r"""Theorem 4's :math:`\mathbf 1`; for a mirrored (linear) network what it stands for.
 
         Lemma 1 with assumption 5: the gradient at the logits is ``1/C`` minus the one-hot label,
         on the training nodes. Classes pull in different directions, and where nothing is
         rectified those directions cancel over neighbours.
         """
+        if self.inputs.is_bare:
+            return self.inputs.graph().ones()
         ones = np.ones(self.inputs.num_nodes)
         y = self.inputs.data.get("y")
         if self.distribution != "mirrored" or self.num_classes is None or not _is_classes(y):

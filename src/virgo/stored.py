@@ -1,0 +1,93 @@
+"""A graph on disk: the operators of :mod:`virgo.propagation` over memory-mapped rows.
+
+Only vectors are held in memory. The edges pass through it once a hop, block by block, and each
+block is given back when it is done, so a graph of any size takes the memory of its nodes.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .compressed import Compressed
+from .ondisk.format import Header, open_array, read_header
+from .propagation import Graph
+from .vectors import Vector
+
+
+class StoredGraph(Graph):
+    """What :meth:`virgo.Graph.open` returns: a folder that ``virgo graph build`` wrote.
+
+    Args:
+        path: the folder.
+        weighted: whether to use the edge weights, if there are any.
+        turned: walk every edge the other way.
+    """
+
+    def __init__(self, path: str | Path, *, weighted: bool = True, turned: bool = False) -> None:
+        self.path = Path(path)
+        self.header: Header = read_header(self.path)
+        self._turned = turned
+        self._weighted = weighted and self.header.weighted
+        self.num_nodes = self.header.num_nodes
+        self.keep_loops = True
+        self._made = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"StoredGraph({str(self.path)!r}, {self.num_nodes:,} nodes, {self.num_edges:,} edges)"
+        )
+
+    @property
+    def num_edges(self) -> int:
+        return self.header.num_edges
+
+    @property
+    def is_weighted(self) -> bool:
+        return self._weighted
+
+    @cached_property
+    def by_target(self) -> Compressed:
+        return self._rows("out" if self._turned else "in")
+
+    @cached_property
+    def by_source(self) -> Compressed:
+        return self.by_target if self.header.symmetric else self.reversed.by_target
+
+    def _rows(self, side: str) -> Compressed:
+        if self.header.symmetric:
+            side = "in"  # one copy serves both
+
+        def array(name: str) -> Any:
+            return open_array(self.path, self.header, f"{side}_{name}")
+
+        weights = array("weights") if self._weighted else None
+        return Compressed.of_files(array("pointer"), array("columns"), weights)
+
+    @cached_property
+    def reversed(self) -> StoredGraph:
+        if self.header.symmetric:
+            return self
+        return StoredGraph(self.path, weighted=self._weighted, turned=not self._turned)
+
+    @cached_property
+    def unweighted(self) -> StoredGraph:
+        if not self._weighted:
+            return self
+        return StoredGraph(self.path, weighted=False, turned=self._turned)
+
+    @property
+    def in_count(self) -> Vector:
+        return self.by_target.row_counts()
+
+    @property
+    def in_weight(self) -> Vector:
+        return self.by_target.row_sums()
+
+    @property
+    def has_loops(self) -> bool:
+        return self.header.self_loops > 0
+
+    def loop_weights(self) -> tuple[Vector, Vector]:
+        return self.by_target.loops()
