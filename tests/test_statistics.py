@@ -107,6 +107,80 @@ def test_no_false_alarms_and_real_effects_are_found() -> None:
     assert family > 0.999
 
 
+# --- folds that share training data -------------------------------------------------------------
+
+
+@given(VALUES, st.floats(0.01, 3))
+def test_without_overlap_it_is_the_plain_test(values: list[float], overlap: float) -> None:
+    first, second = dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0)
+    plain, corrected = paired(first, second), paired(first, second, overlap=overlap)
+    assert paired(first, second, overlap=0.0) == plain
+    # the correction widens the interval about the same difference, and never helps
+    assert (corrected.difference, corrected.effect) == (plain.difference, plain.effect)
+    assert corrected.p >= plain.p
+    factor = math.sqrt((1 / len(values) + overlap) * len(values))
+    width = corrected.high - corrected.low
+    assert width == pytest.approx(factor * (plain.high - plain.low), rel=1e-9, abs=1e-9)
+    assert corrected.exact is None
+
+
+def test_the_corrected_test_by_hand() -> None:
+    """Differences 1, 2, 3, 4, 5: mean 3, variance 5/2, so error^2 = 5/2 (1/5 + 1/8) = 13/16."""
+    first, second = seeds(np.arange(2.0, 7.0)), dict.fromkeys(range(5), 1.0)
+    found = paired(first, second, overlap=1 / 8)
+    t = 3 / math.sqrt(13 / 16)
+    # Student's distribution with four degrees of freedom, in closed form
+    x = t / math.sqrt(4 + t * t)
+    assert found.p == pytest.approx(1 - x * (3 - x * x) / 2, rel=1e-9)
+    assert found.high - 3 == pytest.approx(2.776445105 * math.sqrt(13 / 16), rel=1e-9)
+    assert found.effect == pytest.approx(3 / math.sqrt(5 / 2))
+    assert (found.n, found.exact, found.overlap) == (5, None, 1 / 8)
+
+
+def correlated(rho: float, tables: int, n: int = 10) -> np.ndarray:
+    """Differences without an effect, every two of a table correlated by ``rho``."""
+    rng = np.random.default_rng(4)
+    common, own = rng.normal(size=(tables, 1)), rng.normal(size=(tables, n))
+    return math.sqrt(rho) * common + math.sqrt(1 - rho) * own
+
+
+@pytest.mark.parametrize(
+    ("rho", "overlap", "size"),
+    [
+        (1 / 9, 1 / 8, 0.05),  # what is assumed: rho = n_test / (n_test + n_train)
+        (1 / 9, 0.0, 0.166),  # the plain test: P(|t_9| > 2.262 / 1.5), as 1/n + 1/8 = 2.25 / n
+        (0.0, 0.0, 0.05),
+        (0.0, 1 / 8, 0.008),  # not needed: P(|t_9| > 2.262 * 1.5), less power and no false alarm
+    ],
+    ids=["corrected", "plain", "independent", "corrected-without-need"],
+)
+def test_false_alarms_where_folds_depend_on_each_other(
+    rho: float, overlap: float, size: float
+) -> None:
+    tables = 4000
+    zero = dict.fromkeys(range(10), 0.0)
+    ps = [paired(seeds(d), zero, overlap=overlap).p for d in correlated(rho, tables)]
+    alarms = np.mean(np.array(ps) <= 0.05)
+    # four standard deviations of a binomial proportion
+    assert abs(alarms - size) < 4 * math.sqrt(size * (1 - size) / tables)
+
+
+def test_equal_differences_of_folds_claim_even_less() -> None:
+    """Ten folds with 1/8 have the error of 1 / (1/10 + 1/8) = 40/9 independent pairs."""
+    first, second = dict.fromkeys(range(10), 3.0), dict.fromkeys(range(10), 1.0)
+    assert paired(first, second).p == 2.0**-9
+    found = paired(first, second, overlap=1 / 8)
+    assert found.p == pytest.approx(2 ** (1 - 40 / 9))
+    assert found.p > 0.05
+    assert paired(first, second, overlap=5.0).p == 1.0
+
+
+@pytest.mark.parametrize("overlap", [-0.1, math.nan, math.inf])
+def test_an_overlap_that_is_none(overlap: float) -> None:
+    with pytest.raises(OptionError, match="overlap: expected test over training examples"):
+        paired({0: 1.0, 1: 2.0}, {0: 0.0, 1: 0.0}, overlap=overlap)
+
+
 def test_pairing_is_what_finds_the_effect() -> None:
     """Negative control: with the pairs broken, what the seeds share drowns the difference."""
     rng = np.random.default_rng(1)

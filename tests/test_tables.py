@@ -13,6 +13,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from virgo.sweep.paper import printed
 from virgo.sweep.records import Record
 from virgo.sweep.selection import Chosen, Space, select
 from virgo.sweep.tables import Place, Table, build
+from virgo.sweep.verdicts import overlap_of
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 CONFIGS = tuple({"lr": lr, "dropout": d} for lr in (0.001, 0.01) for d in (0.0, 0.5))
@@ -531,6 +533,167 @@ def test_a_table_without_records_says_so() -> None:
         build("table4", [])
 
 
+# --- folds --------------------------------------------------------------------------------------
+
+
+def differing(dataset: str, gaps: Sequence[float], model: str = "gcn") -> list[Record]:
+    """Two methods in the whole grid, whose tests differ by these gaps, in points."""
+    found = []
+    for config in grids.grid("table3", dataset, model).configurations():
+        base = [0.7 + 0.01 * (i % 3) for i in range(len(gaps))]
+        ours = [value + gap / 100 for value, gap in zip(base, gaps, strict=True)]
+        for init, tests in (("xavier", base), ("virgo-forward", ours)):
+            found.append(record(config, [0.7] * len(gaps), tests, init=init, dataset=dataset,
+                                model=model, table="table3"))  # fmt: skip
+    return found
+
+
+#: t = 3.07 on nine degrees of freedom, p = 0.013; corrected for folds t = 2.04, p = 0.071.
+GAPS = [3.0 * (1 + step) for step in (-1.5, -1.2, -0.9, -0.5, -0.2, 0.2, 0.5, 0.9, 1.2, 1.5)]
+
+
+def test_folds_are_held_to_the_corrected_test() -> None:
+    """The same ten differences: enough on molhiv's ten seeds, not on ten folds of imdb-b."""
+    found = build("table3", [*differing("imdb-b", GAPS), *differing("ogbg-molhiv", GAPS)])
+    folds, seeds = found.verdict("imdb-b"), found.verdict("ogbg-molhiv")
+    assert folds.paired is not None
+    assert seeds.paired is not None
+    assert (folds.answer, seeds.answer) == ("no difference shown", "yes")
+    assert (folds.paired.overlap, seeds.paired.overlap) == (1 / 8, 0.0)
+    assert folds.paired.difference == pytest.approx(seeds.paired.difference)
+    assert folds.paired.p > 0.05 > 2 * seeds.paired.p
+    assert folds.paired.exact is None
+    assert seeds.paired.exact is not None
+    reach = [v.high - v.difference for v in (folds.paired, seeds.paired)]
+    assert reach[0] == pytest.approx(1.5 * reach[1])  # sqrt((1/10 + 1/8) / (1/10))
+    # the picture's intervals are the same test's
+    over = {c["dataset"]: c["over_xavier"] for c in found.to_dict()["cells"]
+            if c["init"] == "virgo-forward" and c["model"] == "gcn"}  # fmt: skip
+    for name, verdict in (("imdb-b", folds), ("ogbg-molhiv", seeds)):
+        assert over[name]["high"] == pytest.approx(verdict.paired.high if verdict.paired else None)
+
+
+def test_a_table_says_where_it_corrected_for_folds() -> None:
+    given = [*differing("imdb-m", GAPS), *differing("like:collab@0.1", GAPS, "gin")]
+    found = build("table3", given)
+    (line,) = [r for r in found.remarks if "corrected for folds that share training data" in r]
+    assert line.startswith("imdb-m, gcn; like:collab@0.1, gin: seed s is fold s;")
+    assert "1/n + 1/8" in line
+    assert "Where seeds are folds, the t test and the interval allow for" in found.to_markdown()
+    (row,) = re.findall(r"\| imdb-m, gcn \| virgo-forward .*", found.to_markdown(details=False))
+    assert row.split(" | ")[7].strip() == ""  # no p of sign flips
+    plain = build("table3", differing("ogbg-molhiv", GAPS))
+    assert not any("folds" in line for line in plain.remarks)
+    assert "Where seeds are folds" not in plain.to_markdown()
+
+
+@pytest.mark.parametrize("name", [*grids.datasets("table3"), "cora", "ogbl-ddi", "my own"])
+def test_which_seeds_are_folds_is_what_the_catalogue_says(name: str) -> None:
+    folded = name in ("imdb-b", "imdb-m", "collab")
+    assert overlap_of(name) == overlap_of(f"like:{name}@0.5") == (1 / 8 if folded else 0.0)
+
+
+def test_the_overlap_is_that_of_the_real_folds() -> None:
+    """Test over training graphs of a run, as the task splits them."""
+    import virgo
+    from virgo.tasks.graph import GraphTask
+
+    split = GraphTask(virgo.data.load("like:imdb-b@0.1")).split_of(3)
+    ratio = split["test"].numel() / split["train"].numel()
+    assert overlap_of("like:imdb-b@0.1") == pytest.approx(ratio, rel=0.05)
+
+
+# --- runs that were cut short -------------------------------------------------------------------
+
+
+def with_curves(given: Sequence[Record], last: int = 4) -> list[Record]:
+    """The same records with a curve that rises to each seed's validation; Xavier starts above."""
+    found = []
+    for one in given:
+        start = 0.2 if one.init == "xavier" else 0.0
+        seeds = tuple(
+            {**seed, "curve": [[e, start + (seed["valid"] - start) * e / last]
+                               for e in range(1, last + 1)]}
+            for seed in one.seeds
+        )  # fmt: skip
+        found.append(replace(one, seeds=seeds))
+    return found
+
+
+def cut_short(epochs: int = 4, **means: float) -> list[Record]:
+    """One configuration of ddi's grid with few epochs, two seeds, curves kept."""
+    config = {**grids.grid("table2", "ogbl-ddi", "gcn").configurations()[0], "epochs": epochs}
+    return with_curves(
+        [
+            record(config, [value, value + 0.01], init=init.replace("_", "-"), dataset="ogbl-ddi",
+                   table="table2")
+            for init, value in means.items()
+        ],
+        epochs,
+    )  # fmt: skip
+
+
+def settling_lines(given: Sequence[Record]) -> list[str]:
+    return [line for line in build("table2", given).remarks if "by validation" in line]
+
+
+def test_a_table_says_since_when_the_order_stands() -> None:
+    (line,) = settling_lines(cut_short(xavier=0.3, virgo_forward=0.5))
+    # 0.2 + 0.1 e / 4 against 0.5 e / 4: equal at e = 2, above from then on
+    assert line == (
+        "ogbl-ddi, gcn: the order of 2 methods by validation has been the same since epoch 3 of 4 "
+        "(first: since epoch 3)."
+    )
+    (line,) = settling_lines(cut_short(xavier=0.39, virgo_forward=0.4, lecun=0.1))
+    assert "still changed in the last validation, epoch 4 (so did the first)." in line
+    (line,) = settling_lines(cut_short(xavier=0.2, virgo_forward=0.21, lecun=0.8))
+    assert "still changed in the last validation, epoch 4 (first: since epoch 2)." in line
+    (line,) = settling_lines(cut_short(1, xavier=0.2, virgo_forward=0.21))
+    assert line.endswith("was looked at only once, after epoch 1.")
+
+
+def test_only_runs_with_curves_that_were_cut_short_are_spoken_of() -> None:
+    given = cut_short(xavier=0.3, virgo_forward=0.5)
+    without = [replace(r, seeds=tuple({**s, "curve": []} for s in r.seeds)) for r in given]
+    assert settling_lines(without) == []
+    assert settling_lines(given[:1]) == []  # nothing to be in order with
+    whole = grid_records("ogbl-ddi", means={"xavier": 0.3, "virgo-forward": 0.5}, table="table2")
+    found = build("table2", with_curves(whole))
+    assert found.histories  # to be drawn
+    assert not any("by validation" in line for line in found.remarks)
+
+
+def test_the_slowest_of_several_configurations_counts() -> None:
+    given = cut_short(xavier=0.3, virgo_forward=0.5)
+    other = [replace(r, config={**r.config, "lr": 0.005}) for r in
+             cut_short(xavier=0.39, virgo_forward=0.4)]  # fmt: skip
+    (line,) = settling_lines([*given, *other])
+    assert line.startswith("ogbl-ddi, gcn (the last to settle of 2 configurations): the order of 2")
+    assert "still changed" in line
+
+
+def test_the_picture_of_curves_has_a_panel_a_model() -> None:
+    pytest.importorskip("matplotlib")
+    given = cut_short(xavier=0.3, virgo_forward=0.5, lecun=0.1)
+    sage = [replace(r, model="sage") for r in given]
+    figure = build("table2", [*given, *sage]).curves_figure()
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    titles = ["ogbl-ddi, gcn (2 seeds)", "ogbl-ddi, sage (2 seeds)"]
+    assert [axes.get_title() for axes in panels] == titles
+    lines = panels[0].lines
+    assert len(lines) == 2 * 3 + 1  # thin and thick each, and where the order settled
+    assert list(lines[1].get_xdata()) == [1, 2, 3, 4]
+    assert lines[1].get_ydata()[-1] == pytest.approx(10.5)  # lecun, the mean of two seeds in %
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["lecun", "xavier", "virgo-forward"]
+
+
+def test_a_picture_without_curves_says_so() -> None:
+    pytest.importorskip("matplotlib")
+    (text,) = build("table2", []).curves_figure().texts
+    assert "no two methods kept curves" in text.get_text()
+
+
 # --- formats ------------------------------------------------------------------------------------
 
 
@@ -739,6 +902,8 @@ def test_the_command_writes_files(run: Callable[..., int], tmp_path: Path) -> No
     assert run("table1", "--out", "a/table.tex", "--png", "a/table.png") == 0
     assert r"\toprule" in (tmp_path / "a" / "table.tex").read_text(encoding="utf-8")
     assert (tmp_path / "a" / "table.png").read_bytes()[:4] == b"\x89PNG"
+    assert run("table1", "--out", "a.txt", "--curves-png", "b/curves.png") == 0
+    assert (tmp_path / "b" / "curves.png").read_bytes()[:4] == b"\x89PNG"
     assert run("table1", "--out", "table.data", "--format", "csv") == 0
     assert (tmp_path / "table.data").read_text(encoding="utf-8").startswith("dataset,")
     assert run("table1", "--records", "results/table1.jsonl", "--out", "b.md") == 0
@@ -752,6 +917,7 @@ def test_the_command_writes_files(run: Callable[..., int], tmp_path: Path) -> No
         (["depth", "--records", "results/table1.jsonl"], "depth: expected records of its trials"),
         (["table1", "--out", "a.doc"], r"--out: expected a path ending in \.txt"),
         (["table1", "--png", "a.html"], r"--png: expected a path ending in \.png"),
+        (["table1", "--curves-png", "a"], r"--curves-png: expected a path ending in \.png"),
     ],
 )  # fmt: skip
 def test_mistakes_at_the_command_line(

@@ -103,17 +103,20 @@ class Compressed:
         from . import _kernels
 
         if x.ndim == 2:
-            columns = [self.hop(column, left, loop) for column in np.ascontiguousarray(x.T)]
-            return np.stack(columns, axis=1)
+            each = [self.hop(column, left, loop) for column in np.ascontiguousarray(x.T)]
+            return np.stack(each, axis=1)
         x = np.ascontiguousarray(x, dtype=np.float64)
         out: Vector = np.empty(self.pointer.size - 1)
+        # unsigned: numba would look whether each index counts from the end
+        pointer = self.pointer.view(np.uint64)
+        columns = self.columns.view(f"u{self.columns.itemsize}")
         rest = (x, np.atleast_1d(left), np.atleast_1d(loop), out)
 
         def block(begin: int, end: int) -> None:
             if self.weights is None:
-                _kernels.hop(self.pointer, self.columns, *rest, begin, end)
+                _kernels.hop(pointer, columns, *rest, begin, end)
             else:
-                _kernels.hop_weighted(self.pointer, self.columns, self.weights, *rest, begin, end)
+                _kernels.hop_weighted(pointer, columns, self.weights, *rest, begin, end)
 
         _kernels.over_blocks(block, self.blocks, self.num_edges, self._releaser())
         return out

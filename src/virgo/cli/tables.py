@@ -18,8 +18,11 @@ ENDINGS = {".txt": "text", ".md": "markdown", ".tex": "latex", ".csv": "csv", ".
 
 def table(args: argparse.Namespace) -> int:
     form = chosen_format(args.format, args.out)
-    if args.png is not None and args.png.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise OptionError(f"--png: expected a path ending in .png, .pdf or .svg, got {args.png}.")
+    for option, path in (("--png", args.png), ("--curves-png", args.curves_png)):
+        if path is not None and path.suffix.lower() not in (".png", ".pdf", ".svg"):
+            raise OptionError(
+                f"{option}: expected a path ending in .png, .pdf or .svg, got {path}."
+            )
     from virgo.sweep.tables import build
 
     found = build(args.table, load(args.table, args.storage, args.records))
@@ -32,6 +35,10 @@ def table(args: argparse.Namespace) -> int:
         errors.print(f"wrote {args.out}", markup=False, highlight=False)
     if args.png is not None:
         errors.print(f"wrote {found.save(args.png)}", markup=False, highlight=False)
+    if args.curves_png is not None:
+        args.curves_png.parent.mkdir(parents=True, exist_ok=True)
+        found.curves_figure().savefig(args.curves_png, dpi=200)
+        errors.print(f"wrote {args.curves_png}", markup=False, highlight=False)
     return 0
 
 
@@ -99,4 +106,6 @@ def add_to(commands: Any) -> None:
     one.add_argument("--format", choices=FORMATS, help="default: by the ending of --out, else text")
     one.add_argument("--out", type=Path, help="write it here instead of printing it")
     one.add_argument("--png", type=Path, help="write a picture here")
+    one.add_argument("--curves-png", type=Path, metavar="PNG", help="write a picture of the "
+                     "validation curves here, of runs with virgo sweep --curves")  # fmt: skip
     one.set_defaults(run=table)

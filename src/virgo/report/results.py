@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from .plots import COLUMN_WIDTH, style
 
@@ -101,6 +102,69 @@ def _band(axes: Axes, line: Cells, index: int) -> Any:
     high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
     axes.fill_between(depths, low, high, color=style(index)["color"], alpha=0.15, lw=0)
     return drawn
+
+
+def validation_curves(table: Mapping[str, Any]) -> Figure:
+    """A panel a dataset and model, a line a method: the best mean validation so far by epoch.
+
+    The validation of each epoch is drawn thin behind it, and a dotted line stands where the order
+    of methods came to be that of the end. Where several configurations kept curves, the one with
+    the best validation over methods is shown.
+    """
+    panels: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for found in table["curves"]:
+        key = (found["dataset"], found["model"], found["num_layers"])
+        if key not in panels or _height(found) > _height(panels[key]):
+            panels[key] = found
+    if not panels:
+        return _empty(f"{table['table']}: no two methods kept curves (virgo sweep --curves)")
+    methods = list(dict.fromkeys(cell["init"] for cell in table["cells"]))
+    across = min(4 if len(panels) == 4 else 3, len(panels))
+    down = math.ceil(len(panels) / across)
+    size = (max(COLUMN_WIDTH, 2.3 * across + 0.4), 0.7 + 2.1 * down)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False).ravel()
+    handles: dict[str, Any] = {}
+    for axes, (key, found) in zip(grid, panels.items(), strict=False):
+        for init, line in found["methods"].items():
+            handles.setdefault(init, _history(axes, line, methods.index(init)))
+        _dress(axes, found, ", ".join(str(k) for k in key if k is not None))
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    for axes in grid[::across]:
+        axes.set_ylabel("best validation so far, %", fontsize=8)
+    shown = [init for init in methods if init in handles]
+    figure.legend([handles[init] for init in shown], shown, loc="outside lower center",
+                  ncols=2 if across == 1 else len(shown), fontsize=7, frameon=False)  # fmt: skip
+    return figure
+
+
+def _height(found: Mapping[str, Any]) -> float:
+    last = [float(line["best"][-1]) for line in found["methods"].values()]
+    return sum(last) / len(last)
+
+
+def _history(axes: Axes, line: Mapping[str, Any], index: int) -> Any:
+    """One method: its best so far, and thin what it was each time."""
+    looks = style(index)
+    axes.plot(line["epochs"], line["valid"], color=looks["color"], linewidth=0.6, alpha=0.35)
+    every = max(1, len(line["epochs"]) // 8)
+    (drawn,) = axes.plot(line["epochs"], line["best"], markevery=(index % every, every), **looks)
+    return drawn
+
+
+def _dress(axes: Axes, found: Mapping[str, Any], title: str) -> None:
+    """A panel's title, labels, and the epoch since which the order stands."""
+    seeds = len(found["seeds"])
+    axes.set_title(f"{title} ({seeds} seed{'s' * (seeds > 1)})", fontsize=8)
+    axes.set_xlabel("epoch", fontsize=8)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    if found["order_since"] < found["last"]:
+        axes.axvline(found["order_since"], color="0.4", linewidth=0.9, linestyle=":", zorder=0)
+        axes.annotate("same order from here", (found["order_since"], 0.02), (2, 0), fontsize=6,
+                      xycoords=("data", "axes fraction"), textcoords="offset points",
+                      color="0.35", rotation=90)  # fmt: skip
+    _tidy(axes)
 
 
 def _tidy(axes: Axes) -> None:

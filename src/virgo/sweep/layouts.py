@@ -198,6 +198,11 @@ def _tests(verdicts: Sequence[Verdict]) -> Section:
         "the paired t test, of all sign flips, and of the t test corrected by Holm over this "
         f"table, which decides at {LEVEL:g}. The interval is not corrected."
     )
+    if any(verdict.paired and verdict.paired.overlap for verdict in verdicts):
+        note += (
+            " Where seeds are folds, the t test and the interval allow for the training data that "
+            "folds share, and there is no test by sign flips."
+        )
     title = "Does the best Virgo method beat the best classic one?"
     return Section(title, header, tuple(rows), 3, note)
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from virgo.errors import OptionError
-from virgo.sweep import grids, rendering
+from virgo.sweep import grids, rendering, settling
 from virgo.sweep.layouts import View, view
 from virgo.sweep.paper import printed
 from virgo.sweep.provenance import Provenance
 from virgo.sweep.records import Record
 from virgo.sweep.selection import Space, select
 from virgo.sweep.statistics import paired
-from virgo.sweep.verdicts import Cell, Place, Verdict, judged, ranked, remarks
+from virgo.sweep.verdicts import Cell, Place, Verdict, judged, overlap_of, ranked, remarks
 
 __all__ = ["TABLES", "Cell", "Place", "Table", "Verdict", "build"]
 
@@ -42,6 +42,7 @@ class Table:
     verdicts: tuple[Verdict, ...]
     remarks: tuple[str, ...]
     provenance: Provenance = field(repr=False)
+    histories: Mapping[Place, Sequence[settling.History]] = field(default_factory=dict, repr=False)
 
     @property
     def title(self) -> str:
@@ -80,6 +81,11 @@ class Table:
             "verdicts": [_plain(verdict) for verdict in self.verdicts],
             "remarks": list(self.remarks),
             "provenance": asdict(self.provenance),
+            "curves": [
+                settling.plain(place, history)
+                for place, found in self.histories.items()
+                for history in found
+            ],
         }
 
     def to_json(self, indent: int | None = 1) -> str:
@@ -117,6 +123,12 @@ class Table:
 
         draw = results.accuracy_over_depth if self.name == "depth" else results.differences
         return draw(self.to_dict())
+
+    def curves_figure(self) -> Any:
+        """Validation on the way, a panel a dataset and model that kept curves, a line a method."""
+        from virgo.report import results
+
+        return results.validation_curves(self.to_dict())
 
     def save(self, path: str | Path) -> Path:
         """Write ``.md``, ``.tex``, ``.csv``, ``.html``, ``.json`` or a picture, by the ending."""
@@ -163,8 +175,15 @@ def build(table: str, records: Iterable[Record], space: SpaceOf | None = None) -
             cells.append(Cell(place, init, chosen, paper))
         places[place] = tuple(ranked(cells))
     verdicts = judged(places)
-    return Table(table, methods, places, tuple(verdicts), tuple(remarks(places, verdicts, table)),
-                 Provenance.of(mine))  # fmt: skip
+    histories, cut_short = {}, []
+    for place, column in places.items():
+        mine_here = {init: sorted_in.get((place, init), []) for init in methods}
+        if found := settling.of_cells(column, mine_here):
+            histories[place] = found
+            cut_short.append(settling.remark(place, column, found))
+    lines = [*remarks(places, verdicts, table), *(line for line in cut_short if line)]
+    return Table(table, methods, places, tuple(verdicts), tuple(lines), Provenance.of(mine),
+                 histories)  # fmt: skip
 
 
 def space_of(table: str, dataset: str, model: str) -> Space | None:
@@ -205,14 +224,16 @@ def _known(table: str) -> list[Place]:
 def over(cell: Cell, cells: Sequence[Cell], base: str) -> dict[str, float] | None:
     """By how many points a cell is over the ``base`` method's, and its 95 % interval.
 
-    None where the two were not searched alike, or have but one seed.
+    None where the two were not searched alike, or have but one seed. Corrected where seeds are
+    folds.
     """
     other = next((c for c in cells if c.init == base), None)
     if other is None or not (cell.comparable and other.comparable) or cell.n < 2:
         return None
     assert cell.chosen is not None
     assert other.chosen is not None
-    found = paired(cell.chosen.tests, other.chosen.tests)
+    overlap = overlap_of(cell.place.dataset)
+    found = paired(cell.chosen.tests, other.chosen.tests, overlap=overlap)
     return {"difference": found.difference, "low": found.low, "high": found.high}
 
 

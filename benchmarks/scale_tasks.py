@@ -1,0 +1,233 @@
+"""What benchmarks/scale.py measures, each in a process of its own that prints one line of JSON.
+
+A process of its own, because its peak memory is one of the results.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+WIDTHS = (128, 256, 256, 172)  # three layers, as on ogbn-papers100M
+_READ = 1 << 24
+
+
+def peak_memory() -> int:
+    """Peak resident bytes of this process, mapped files included."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("no VmHWM in /proc/self/status")
+
+
+def uncached(path: Path) -> None:
+    """Let the system forget a file, so that reading it is reading the disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+# --- building -----------------------------------------------------------------------------------
+
+
+def build(edges: Path, graph: Path, memory: str) -> dict[str, Any]:
+    """``virgo graph build`` beside reading its input once, neither of them cached."""
+    uncached(edges)
+    start = time.perf_counter()
+    with open(edges, "rb", buffering=0) as file:
+        buffer = bytearray(_READ)
+        while file.readinto(buffer):
+            pass
+    reading = time.perf_counter() - start
+    uncached(edges)
+    start = time.perf_counter()
+    command = [sys.executable, "-W", "ignore", "-m", "virgo.cli", "graph", "build", str(edges),
+               str(graph), "--memory", memory, "--force"]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise RuntimeError(f"virgo graph build ended with {status}")
+    seconds = time.perf_counter() - start
+    return {"read_once_seconds": reading, "seconds": seconds, "over_reading": seconds / reading,
+            "peak_bytes": usage.ru_maxrss * 1024, "memory_option": memory,
+            "bytes": sum(f.stat().st_size for f in graph.iterdir())}  # fmt: skip
+
+
+# --- hops ---------------------------------------------------------------------------------------
+
+
+@numba.njit(nogil=True)
+def _gather(columns: Any, x: Any, begin: int, end: int) -> float:
+    """The least that a hop must do: look up one number an edge."""
+    total = 0.0
+    for edge in range(np.uint64(begin), np.uint64(end)):
+        total += x[columns[edge]]
+    return total
+
+
+def hop(graph: Path, rounds: int, rivals: bool) -> dict[str, Any]:
+    """One hop of GCN's operator in memory, in turns with the others; edges a second."""
+    import virgo
+    from virgo.compressed import Compressed
+
+    stored = virgo.Graph.open(graph)
+    rows = stored.by_target
+    inside = Compressed(np.array(rows.pointer), np.array(rows.columns), None, rows.blocks)
+    stored.__dict__["by_target"] = inside  # the same operators over arrays in memory
+    operator = stored.gcn()
+    x = np.random.default_rng(0).random(stored.num_nodes)
+    functions: dict[str, Callable[[], Any]] = {
+        "gather": lambda: _gathered(inside, x),
+        "virgo": lambda: operator(x),
+    }
+    if rivals:
+        functions |= _rivals(inside, x)
+    for function in functions.values():
+        function()
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
+    for turn in range(rounds):
+        names = list(functions)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            start = time.perf_counter()
+            functions[name]()
+            seconds[name].append(time.perf_counter() - start)
+    found = {name: statistics.median(values) for name, values in seconds.items()}
+    ratios = {f"{name}_over_virgo": statistics.median(
+        a / b for a, b in zip(values, seconds["virgo"], strict=True))
+        for name, values in seconds.items() if name != "virgo"}  # fmt: skip
+    return {"edges": stored.num_edges, "nodes": stored.num_nodes, "rounds": rounds,
+            "seconds": found, "ratios": ratios, "peak_bytes": peak_memory()}  # fmt: skip
+
+
+def _gathered(rows: Any, x: Any) -> None:
+    columns = rows.columns.view(f"u{rows.columns.itemsize}")
+    ends = np.linspace(0, columns.size, 65).astype(np.int64)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda i: _gather(columns, x, ends[i], ends[i + 1]), range(64)))
+
+
+def _rivals(rows: Any, x: Any) -> dict[str, Callable[[], Any]]:
+    """scipy's and torch's sparse products with ready values, PyG's layer with its cache filled."""
+    import torch
+    from scipy.sparse import csr_array
+    from torch_geometric.nn import GCNConv
+
+    edges, nodes = rows.columns.size, rows.pointer.size - 1
+    narrow = rows.pointer.astype(np.int32)
+    values = np.ones(edges)
+    scipys = csr_array((values, rows.columns, narrow), shape=(nodes, nodes))
+    torchs = torch.sparse_csr_tensor(
+        torch.from_numpy(narrow), torch.from_numpy(rows.columns), torch.from_numpy(values),
+        size=(nodes, nodes),
+    )  # fmt: skip
+    vector = torch.from_numpy(x)
+    targets = torch.repeat_interleave(torch.arange(nodes), torch.from_numpy(np.diff(rows.pointer)))
+    index = torch.stack([torch.from_numpy(rows.columns.astype(np.int64)), targets])
+    layer = GCNConv(1, 1, bias=False, cached=True)
+    torch.nn.init.ones_(layer.lin.weight)
+    column = vector.float()[:, None]
+
+    def pyg() -> Any:
+        with torch.no_grad():
+            return layer(column, index)
+
+    return {"scipy": lambda: scipys @ x, "torch": lambda: torchs @ vector, "pyg": pyg}
+
+
+# --- plans --------------------------------------------------------------------------------------
+
+
+def plan(graph: Path, mean_features: Path, in_memory: bool) -> dict[str, Any]:
+    """Three layers' variances from a graph on disk: memory-mapped, or read into memory first."""
+    import virgo
+    from virgo.cli.planning import chain
+    from virgo.compressed import Compressed
+
+    model = chain("gcn", WIDTHS)
+    ready = peak_memory()
+    start = time.perf_counter()
+    stored = virgo.Graph.open(graph)
+    if in_memory:
+        rows = stored.by_target
+        stored.__dict__["by_target"] = Compressed(
+            np.fromfile(graph / "in_pointer.bin", np.int64),
+            np.fromfile(graph / "in_columns.bin", rows.columns.dtype), None, rows.blocks,
+        )  # fmt: skip
+    made = virgo.plan(model, stored, "virgo-forward", mean_features=mean_features)
+    seconds = time.perf_counter() - start
+    return {"edges": stored.num_edges, "nodes": stored.num_nodes, "seconds": seconds,
+            "peak_bytes": peak_memory(), "libraries_bytes": ready,
+            "variances": list(made.variances.values())}  # fmt: skip
+
+
+def end_to_end(edges: Path, rounds: int) -> dict[str, Any]:
+    """From ``edge_index`` in memory to variances, beside the released code's route."""
+    import torch
+    from init_cost import through_gcnconv, through_virgo
+    from torch_geometric.data import Data
+
+    index = torch.from_numpy(np.load(edges).astype(np.int64))
+    nodes = int(index.max()) + 1
+    x = torch.rand(nodes, 8, generator=torch.Generator().manual_seed(0))
+    data = Data(x=x, edge_index=index, y=torch.arange(nodes) % 40)
+    routes = {"virgo": through_virgo, "released": through_gcnconv}
+    seconds: dict[str, list[float]] = {name: [] for name in routes}
+    answers = {name: function(data) for name, function in routes.items()}
+    for _ in range(rounds):
+        for name, function in routes.items():
+            start = time.perf_counter()
+            function(data)
+            seconds[name].append(time.perf_counter() - start)
+    worst = max(abs(a / b - 1) for a, b in zip(*answers.values(), strict=True))
+    ratio = statistics.median(
+        a / b for a, b in zip(seconds["released"], seconds["virgo"], strict=True)
+    )
+    return {"edges": index.shape[1], "nodes": nodes, "ratio": ratio, "largest_difference": worst,
+            "seconds": {name: statistics.median(v) for name, v in seconds.items()}}  # fmt: skip
+
+
+def engines(edges: Path, graph: Path, mean_features: Path, which: str) -> dict[str, Any]:
+    """The same plan by joins in DuckDB or Spark."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    import virgo
+    from virgo import lake
+    from virgo.cli.planning import chain
+
+    table = edges.with_suffix(".parquet")
+    if not table.exists():
+        index = np.load(edges, mmap_mode="r")
+        pq.write_table(pa.table({"src": index[0], "dst": index[1]}), table)
+    model, stored = chain("gcn", WIDTHS), virgo.Graph.open(graph)
+    start = time.perf_counter()
+    ours = virgo.plan(model, stored, "virgo-forward", mean_features=mean_features)
+    csr = time.perf_counter() - start
+    values = np.load(mean_features)
+    start = time.perf_counter()
+    there = lake.open(which, str(table), num_nodes=stored.num_nodes)
+    theirs = virgo.plan(model, there, "virgo-forward", mean_features=values)
+    seconds = time.perf_counter() - start
+    pairs = zip(ours.variances.values(), theirs.variances.values(), strict=True)
+    return {"edges": stored.num_edges, "nodes": stored.num_nodes, "seconds": seconds,
+            "stored_seconds": csr, "over_stored": seconds / csr,
+            "largest_difference": max(abs(a / b - 1) for a, b in pairs)}  # fmt: skip
+
+
+if __name__ == "__main__":
+    order = json.loads(sys.argv[1])
+    task = globals()[order.pop("task")]
+    paths = ("edges", "graph", "mean_features")
+    given = {key: Path(value) if key in paths else value for key, value in order.items()}
+    print(json.dumps(task(**given)))
