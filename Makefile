@@ -9,13 +9,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n $(JOBS)
-BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
+BENCHMARKS := $(filter-out benchmarks/rmat.py benchmarks/scale_tasks.py,$(sort $(wildcard benchmarks/*.py)))
 
-.PHONY: help install demo test lint check bench format clean
+.PHONY: help install demo test lint check bench benchmarks format clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 install: $(STAMP) ## make .venv with the tested versions
 
@@ -41,7 +41,11 @@ lint: $(STAMP) ## format, lint and strict types
 check: lint ## lint, then all tests, slow ones, doctests and docs examples included
 	$(PYTEST)
 
-bench: $(STAMP) ## every benchmark in turn
+bench: $(STAMP) ## large graphs: results/benchmarks.json, the pictures and tables of docs/benchmarks.md
+	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python docs/refresh.py
+
+benchmarks: $(STAMP) ## every benchmark in turn (hours)
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python "$$script"; done
 
 format: $(STAMP) ## rewrite the code in the house format
