@@ -524,7 +524,7 @@ EXCEPTIONS = {
 }
 #: Slow or optional libraries, and the only rooms that may import them.
 LIBRARIES = {
-    "numba": {"_kernels", "data/_sampling", "tasks"},
+    "numba": {"_kernels", "data/_sampling", "ondisk", "tasks"},
     "matplotlib": {"report", "diagnostics", "demo"},
     "optuna": {"sweep"},
     "rich": {"cli", "report", "sweep"},

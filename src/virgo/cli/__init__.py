@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 import virgo
-from virgo.cli import datasets, diagnose, planning, sweeping, tables, training
+from virgo.cli import datasets, diagnose, graphs, planning, sweeping, tables, training
 from virgo.cli.progress import errors
 from virgo.errors import VirgoError
 
@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"virgo {virgo.__version__}")
     commands = top.add_subparsers(required=True, metavar="command")
-    for module in (diagnose, planning, datasets, training, sweeping, tables):
+    for module in (diagnose, graphs, planning, datasets, training, sweeping, tables):
         module.add_to(commands)
     return top
 
