@@ -530,6 +530,10 @@ LIBRARIES = {
     "rich": {"cli", "report", "sweep"},
     "scipy": {"sweep"},
     "ogb": {"data"},
+    "ibis": {"lake"},
+    "duckdb": {"lake"},
+    "pyspark": {"lake"},
+    "pyarrow": {"lake", "ondisk"},
     "safetensors": {"tasks"},
 }
 
