@@ -26,6 +26,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -39,6 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SUMMARY = ROOT / "results" / "benchmarks.json"
 PICTURES = ROOT / "docs" / "images"
 SIZES = (10_000_000, 30_000_000, 100_000_000, 300_000_000)
+FORMATS = {"parquet": 100_000_000, "csv": 30_000_000}
 RIVALS = 100_000_000  # the largest size whose rivals fit in memory beside each other
 ROUTE = 30_000_000
 ENGINES = {"duckdb": 30_000_000, "spark": 10_000_000}
@@ -63,23 +65,27 @@ class Bench:
         self.found["machine"] = {"cores": os.cpu_count(), "processor": platform.processor(),
                                  "python": platform.python_version()}  # fmt: skip
 
-    def step(self, name: str, edges: int, task: str, **options: Any) -> None:
-        key = f"{name}/{edges}"
+    def step(self, name: str, size: int, task: str, **options: Any) -> None:
+        key = f"{name}/{size}"
         if key in self.found["steps"] and not self.again:
             return
-        print(f"{name}, {edges / 1e6:,.0f} M edges ...", end=" ", flush=True)
+        print(f"{name}, {size / 1e6:,.0f} M edges ...", end=" ", flush=True)
         start = time.perf_counter()
-        order = json.dumps({"task": task, **{k: str(v) if isinstance(v, Path) else v
-                                             for k, v in options.items()}})  # fmt: skip
-        script = Path(__file__).with_name("scale_tasks.py")
-        done = subprocess.run([sys.executable, "-W", "ignore", str(script), order], check=False,
-                              stdout=subprocess.PIPE, text=True)  # fmt: skip
-        if done.returncode:
+        result = self.run(task, **options)
+        if result is None:
             print("failed")
             return
-        self.found["steps"][key] = json.loads(done.stdout.splitlines()[-1])
+        self.found["steps"][key] = result
         write(self.found)
         print(f"{time.perf_counter() - start:.0f} s")
+
+    def run(self, task: str, **options: Any) -> dict[str, Any] | None:
+        """A task in a process of its own."""
+        given = {k: str(v) if isinstance(v, Path) else v for k, v in options.items()}
+        script = Path(__file__).with_name("scale_tasks.py")
+        command = [sys.executable, "-W", "ignore", str(script), json.dumps({"task": task, **given})]
+        done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+        return None if done.returncode else json.loads(done.stdout.splitlines()[-1])
 
     def size(self, edges: int, memory: str, keep: bool) -> None:
         """Everything that is measured at one size."""
@@ -95,6 +101,7 @@ class Bench:
         if not graph.exists():
             self.found["steps"].pop(f"build/{edges}", None)
         self.step("build", edges, "build", edges=listed, graph=graph, memory=memory)
+        self.formats(edges, memory)
         rounds = 9 if edges <= RIVALS else 3
         self.step("hop", edges, "hop", graph=graph, rounds=rounds, rivals=edges <= RIVALS)
         for name, inside in (("mapped", False), ("in memory", True)):
@@ -104,11 +111,23 @@ class Bench:
             self.step("route", edges, "end_to_end", edges=listed, rounds=3)
         for engine, most in ENGINES.items():
             if edges <= most:
-                self.step(engine, edges, "engines", edges=listed, graph=graph, mean_features=mean,
+                table = listed.with_suffix(".parquet")
+                self.step(engine, edges, "engines", edges=table, graph=graph, mean_features=mean,
                           which=engine)  # fmt: skip
         if not keep:
-            for path in (listed, mean, listed.with_suffix(".parquet")):
-                path.unlink(missing_ok=True)
+            for suffix in (".npy", *(f".{kind}" for kind in FORMATS)):
+                listed.with_suffix(suffix).unlink(missing_ok=True)
+
+    def formats(self, edges: int, memory: str) -> None:
+        """The same graph from formats that have to be decoded."""
+        for kind, most in FORMATS.items():
+            there = self.work / f"{edges}.{kind}"
+            if edges <= most and not there.exists():
+                self.run("converted", edges=self.work / f"{edges}.npy", out=there)
+            if edges <= most:
+                out = self.work / "again"
+                self.step(f"build, {kind}", edges, "build", edges=there, graph=out, memory=memory)
+                shutil.rmtree(out, ignore_errors=True)
 
 
 # --- showing ------------------------------------------------------------------------------------
@@ -141,8 +160,9 @@ def lines(found: dict[str, Any]) -> list[str]:
         )
     if (found_slope := slope(found)) is not None:
         out.append(f"hop: cost grows as edges to the power {found_slope:.2f}")
-    for edges, one in by_size(found, "build").items():
-        out.append(f"build, {edges / 1e6:,.0f} M edges: x{one['over_reading']:.1f} of reading "
+    kinds = ("build", *(f"build, {kind}" for kind in FORMATS))
+    for kind, edges, one in ((k, e, o) for k in kinds for e, o in by_size(found, k).items()):
+        out.append(f"{kind}, {edges / 1e6:,.0f} M edges: x{one['over_reading']:.1f} of reading "
                    f"once, {one['seconds']:.0f} s, {one['peak_bytes'] / 1e9:.2f} GB")  # fmt: skip
     for name in ("plan, mapped", "plan, in memory"):
         for edges, one in by_size(found, name).items():
