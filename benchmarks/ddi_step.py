@@ -167,7 +167,9 @@ def main() -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(json.dumps(found["product"]), f"peak {peak:.1f} GB")
     if set(args.models) == {"gcn", "sage"} and args.rounds > 1:
-        facts = {"command": "python benchmarks/ddi_step.py", "rounds": args.rounds, "batch": BATCH}
+        command = "python benchmarks/ddi_step.py"
+        command += f" --threads {args.threads}" if args.threads else ""
+        facts = {"command": command, "rounds": args.rounds, "batch": BATCH}
         facts |= CONFIG | {"threads": torch.get_num_threads(), "torch": torch.__version__}
         facts |= {"machine": platform.machine(), "peak_gb": round(peak, 2)}
         SUMMARY.parent.mkdir(exist_ok=True)

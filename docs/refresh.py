@@ -19,6 +19,10 @@ from virgo.sweep.tables import build
 
 ROOT = Path(__file__).resolve().parent.parent
 GRAPHS = ("cora", "cora-all-nodes", "citeseer", "pubmed", "ogbn-arxiv")
+NETWORKS = {
+    "ogbl-ddi": ("gcn", "sage", "ngnn-gcn", "ngnn-sage"),
+    **dict.fromkeys(("imdb-b", "imdb-m", "collab", "ogbg-molhiv", "ogbg-molpcba"), ("gcn", "gin")),
+}
 DEPTHS = (2, 4, 8, 16, 32, 64)
 INITS = ("Xavier", "Kaiming", "Virgo", "measured", "mirrored", "mirrored, raw features")
 
@@ -96,6 +100,41 @@ def compare() -> str:
     )  # fmt: skip
 
 
+def networks() -> str:
+    """Links and graphs: a method a column, forward / backward max/min and the verdict."""
+    methods: list[str] = []
+    rows = []
+    for dataset, models in NETWORKS.items():
+        for model in models:
+            for ending, ways in (("", ("all", "hidden")), ("-fresh", ("without BatchNorm",))):
+                found = results(f"compare-{dataset}-{model}{ending}")
+                if found is None:
+                    continue
+                methods = methods or list(dict.fromkeys(c["method"] for c in found["curves"]))
+                facts = found["facts"]
+                of = (f" ({facts['graphs']:,} of {facts['training graphs']:,} graphs)"
+                      if "graphs" in facts else "")  # fmt: skip
+                of += " (one draw)" if found["seeds"] == 1 else ""
+                for way in ways if "graphs" in facts else ("all",):
+                    cells = [_ranges(found, method, way == "hidden") for method in methods]
+                    rows.append([dataset + of, model, way, *cells])
+    return table(["dataset", "model", "layers", *methods], rows) if rows else "not run"
+
+
+def _ranges(found: dict[str, Any], method: str, hidden: bool) -> str:
+    """``forward / backward`` of one method, and the verdict where it is not good."""
+    curves = {c["direction"]: c for c in found["curves"] if c["method"] == method}
+    if not curves:
+        return "failed"
+    ranges = []
+    for direction in ("forward", "backward"):
+        values = curves[direction]["values"][1:-1]
+        inner = max(values) / min(values) if hidden else curves[direction]["stability"]
+        ranges.append(number(inner))
+    (level,) = (one["level"] for one in found["health"] if one["method"] == method)
+    return " / ".join(ranges) + ("" if level == "good" else f" **{level}**")
+
+
 def claims() -> str:
     rows = []
     for graph in GRAPHS:
@@ -161,14 +200,146 @@ def storage() -> str:
     )
 
 
+def graph_batches() -> str:
+    found, rows = results("graph_batches") or {"datasets": {}}, []
+    for dataset, cell in found["datasets"].items():
+        for model in ("gcn", "gin"):
+            one = cell[model]
+            rows.append(
+                [f"{dataset}, {model}", f"{cell['graphs']:,}", str(cell["hidden_channels"]),
+                 f"x{one['epoch']['pyg']['cpu_ratio']:.2f}",
+                 f"x{one['batches']['pyg']['cpu_ratio']:.2f}",
+                 f"{one['loss']['ours']:.4f} / {one['loss']['pyg']:.4f}"]
+            )  # fmt: skip
+    header = ["PyG over ours", "graphs", "width", "an epoch", "its batches alone",
+              "first epoch's loss, ours / PyG"]  # fmt: skip
+    return table(header, rows) if rows else "not run"
+
+
+def ddi_step() -> str:
+    found = results("ddi_step")
+    if found is None:
+        return "not run"
+    names = {"pyg": "PyG's layers on `edge_index`", "sparse": "one CSR matrix",
+             "dense": "one dense matrix", "blocked": "dense blocks and a sparse rest",
+             "auto": "chosen by density"}  # fmt: skip
+    rows = [
+        [words, *(f"x{found[model][what][form]['cpu_ratio']:.2f}"
+                  for what in ("step", "encoder") for model in ("gcn", "sage"))]
+        for form, words in names.items()
+    ]  # fmt: skip
+    return table(["product", "GCN, step", "GraphSAGE, step", "GCN, encoder", "GraphSAGE, encoder"],
+                 rows)  # fmt: skip
+
+
+def approximation() -> str:
+    found, rows = results("approximation_graph") or {"datasets": {}}, []
+    sizes = (1, 10, 100, 1000, 3000)
+    for dataset, cell in found["datasets"].items():
+        for model, one in cell["models"].items():
+            errors = {row["graphs"]: row for row in one["errors"]["virgo-backward"]}
+            needed = one["enough"]["virgo-backward"]
+            rows.append(
+                [f"{dataset}, {model}",
+                 *(f"{100 * errors[size]['median']:.1f} %" if size in errors else "-"
+                   for size in sizes),
+                 f"{needed:,}" if needed else "more"]
+            )  # fmt: skip
+    header = ["virgo-backward", *(f"{size:,} graphs" for size in sizes),
+              "graphs for 5 % in nine of ten samples"]  # fmt: skip
+    return table(header, rows) if rows else "not run"
+
+
+def scale(name: str) -> dict[int, Any]:
+    """One step of benchmarks/scale.py by the number of edges."""
+    steps = (results("benchmarks") or {"steps": {}})["steps"]
+    found = {int(key.rpartition("/")[2]): value for key, value in steps.items()
+             if key.rpartition("/")[0] == name}  # fmt: skip
+    return dict(sorted(found.items()))
+
+
+def millions(edges: int) -> str:
+    return f"{edges / 1e6:,.0f} M"
+
+
+def pictured(header: list[str], rows: list[list[str]], picture: str, words: str) -> str:
+    """A table and the picture of it, once there is something to show."""
+    return f"{table(header, rows)}\n\n![{words}](images/{picture}.png)" if rows else "not run"
+
+
+def scale_hop() -> str:
+    rows = []
+    for edges, one in scale("hop").items():
+        others = ("gather", "scipy", "torch", "pyg")
+        ratios = [one["ratios"].get(f"{name}_over_virgo") for name in others]
+        rows.append(
+            [millions(edges), f"{one['edges'] / one['seconds']['virgo'] / 1e6:,.0f} M",
+             f"{100 * ratios[0]:.0f} %",
+             *("not run" if r is None else f"x{r:.2f}" for r in ratios[1:])]
+        )  # fmt: skip
+    header = ["edges", "edges a second", "of the limit", "scipy", "torch", "PyG"]
+    return pictured(header, rows, "scale-hop", "Seconds a hop against edges")
+
+
+def scale_plan() -> str:
+    inside, rows = scale("plan, in memory"), []
+    for edges, one in scale("plan, mapped").items():
+        other = inside.get(edges)
+        rows.append(
+            [millions(edges), f"{one['nodes'] / 1e6:,.1f} M", f"{one['seconds']:.1f} s",
+             f"{one['peak_bytes'] / 1e9:.2f} GB",
+             *(["not run"] * 2 if other is None else
+               [f"{other['seconds']:.1f} s", f"{other['peak_bytes'] / 1e9:.2f} GB"])]
+        )  # fmt: skip
+    header = ["edges", "nodes", "mapped", "resident", "in memory", "resident"]
+    return pictured(header, rows, "scale-memory", "Peak memory against edges")
+
+
+def scale_build() -> str:
+    rows = [
+        [kind, millions(edges), f"x{one['over_reading']:.1f}", f"{one['seconds']:.0f} s",
+         f"{one['peak_bytes'] / 1e9:.2f} GB", one["memory_option"]]
+        for kind, step in ((".npy", "build"), ("Parquet", "build, parquet"), ("CSV", "build, csv"))
+        for edges, one in scale(step).items()
+    ]  # fmt: skip
+    header = ["from", "edges", "over reading once", "time", "resident", "`--memory`"]
+    return table(header, rows) if rows else "not run"
+
+
+def scale_route() -> str:
+    rows = [[millions(edges), f"x{one['ratio']:.1f}", f"{one['largest_difference']:.1e}"]
+            for edges, one in scale("route").items()]  # fmt: skip
+    header = ["edges", "released route over Virgo", "largest difference (float32 against float64)"]
+    return table(header, rows) if rows else "not run"
+
+
+def scale_engines() -> str:
+    rows = [
+        [engine, millions(edges), f"{one['seconds']:.1f} s", f"x{one['over_stored']:.0f}",
+         f"{one['largest_difference']:.0e}"]
+        for engine in ("duckdb", "spark") for edges, one in scale(engine).items()
+    ]  # fmt: skip
+    header = ["engine", "edges", "plan", "over the graph on disk", "largest difference"]
+    return table(header, rows) if rows else "not run"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "depth": depth,
     "cost": cost,
     "compare": compare,
     "claims": claims,
+    "networks": networks,
     "monitor": monitor,
     "throughput": throughput,
     "storage": storage,
+    "graph-batches": graph_batches,
+    "ddi-step": ddi_step,
+    "approximation": approximation,
+    "scale-hop": scale_hop,
+    "scale-plan": scale_plan,
+    "scale-build": scale_build,
+    "scale-route": scale_route,
+    "scale-engines": scale_engines,
     "table1": lambda: swept("table1"),
     "table2": lambda: swept("table2"),
     "table3": lambda: swept("table3"),

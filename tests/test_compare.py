@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GAT, GCN
 
 import virgo
-from virgo.diagnostics.comparison import CLASSIC, METHODS, Claim, Curve
+from virgo.diagnostics.comparison import CLASSIC, METHODS, Claim, Curve, joined
 from virgo.schemes import parse_method
 
 CLASSES = 7
@@ -80,6 +80,33 @@ def test_measured_virgo_is_flat_and_xavier_is_not(data: Data) -> None:
     (claim,) = (c for c in study.claims() if c.direction == "forward")
     assert claim.confirmed
     assert "8 layers, forward: confirmed" in str(study)
+
+
+def test_the_verdict_is_that_of_check(data: Data) -> None:
+    study = virgo.compare(maker(data), data, ["lecun", "virgo-forward+measured"], [3, 12], seeds=1)
+    for one in study.health:
+        method, options = parse_method(one.method)
+        made = virgo.plan(maker(data)(one.depth), data, method, seed=0, **options)
+        report = virgo.check(maker(data)(one.depth), data, made)
+        assert one.level == report.level
+        assert one.findings == tuple(finding.sentence for finding in report.findings)
+    levels = {(one.method, one.depth): one.level for one in study.health}
+    assert levels["lecun", 12] == "bad"
+    assert levels["virgo-forward+measured", 12] == "watch"  # of its gradient
+    assert levels["virgo-forward+measured", 3] == "good"
+    assert [row[-1] for row in study.table(12)] == ["bad", "watch"]
+
+
+def test_joined() -> None:
+    first, second = (
+        virgo.Comparison((curve([1.0, 2.0], depth=depth),), 1, notes=("same", str(depth)),
+                         failures={f"virgo, {depth} layers": "why"})
+        for depth in (2, 3)
+    )  # fmt: skip
+    both = joined([first, second])
+    assert both.depths == [2, 3]
+    assert both.notes == ("same", "2", "3")
+    assert set(both.failures) == {"virgo, 2 layers", "virgo, 3 layers"}
 
 
 def test_defaults(data: Data) -> None:
@@ -238,7 +265,7 @@ def test_leaves_counts_from_where_the_signal_begins(
 
 def test_an_undefined_beginning_is_not_never() -> None:
     study = virgo.Comparison((curve([math.nan, 1.0]), curve([1.0, 1.0], "backward")), 1)
-    assert study.table(1) == [("xavier", "xinf", "0", "x1", "never")]
+    assert study.table(1) == [("xavier", "xinf", "0", "x1", "never", "-")]
 
 
 # --- claims ---------------------------------------------------------------------------------------
@@ -276,6 +303,20 @@ def test_a_draw_is_not_confirmed() -> None:
     assert not Claim(1, "forward", "virgo-forward", 5.0, "xavier", 5.0).confirmed
     assert not Claim(1, "forward", "virgo-forward", math.inf, "xavier", math.inf).confirmed
     assert Claim(1, "forward", "virgo-forward", 5.0, "xavier", math.inf).confirmed
+
+
+@pytest.mark.parametrize(
+    ("virgo_range", "classic_range", "word"),
+    [(44.79, 44.80, "level"), (44.80, 44.79, "level"), (44.0, 44.8, "confirmed"),
+     (44.8, 44.0, "not confirmed"), (math.inf, math.inf, "not confirmed")],
+)  # fmt: skip
+def test_no_claim_rests_on_the_last_digit(
+    virgo_range: float, classic_range: float, word: str
+) -> None:
+    claim = Claim(5, "forward", "virgo-forward", virgo_range, "lecun", classic_range)
+    assert str(claim).startswith(f"5 layers, forward: {word}: ")
+    assert claim.confirmed == (word == "confirmed")
+    assert claim.is_level == (word == "level")
 
 
 def test_measured_has_a_claim_of_its_own() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import virgo
 from virgo import demo as demonstration
+from virgo.cli import networks
 from virgo.cli.progress import errors, reporting, track
 from virgo.data.roots import CITATION
 from virgo.diagnostics.comparison import METHODS, wants_depth
@@ -23,6 +24,7 @@ from virgo.plans import text_table
 from virgo.schemes import parse_method
 
 MODELS = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT"}
+WIDTH, CHECKED_LAYERS, COMPARED_LAYERS = 128, 2, 5  # of these, unless others are asked for
 
 
 # --- what to work on ----------------------------------------------------------------------------
@@ -36,6 +38,16 @@ def load_data(args: argparse.Namespace) -> tuple[Any, str, list[str]]:
         del data.train_mask
         notes = [*notes, "the loss is over all nodes, not over the training nodes"]
     return data, name, notes
+
+
+def _target(args: argparse.Namespace) -> str | None:
+    """What was named, with or without --dataset."""
+    if args.target and args.dataset:
+        raise OptionError(
+            f"--dataset: expected one name, got {args.dataset!r} beside {args.target!r}. Name one."
+        )
+    found: str | None = args.target or args.dataset
+    return found
 
 
 def _find_data(args: argparse.Namespace) -> tuple[Any, str, list[str]]:
@@ -56,7 +68,7 @@ def _find_data(args: argparse.Namespace) -> tuple[Any, str, list[str]]:
         if dataset.task != "node":
             raise DataError(
                 f"{name}: expected a dataset of one graph with classes, got one for {dataset.task} "
-                f"tasks. Pass --model and --data module:function."
+                f"tasks. Choose a node classification dataset."
             )
         return dataset.data, dataset.name, [dataset.generated] if dataset.generated else []
     path = Path(name)
@@ -121,9 +133,10 @@ def model_maker(args: argparse.Namespace, data: Any) -> Callable[..., Any]:
             f"Pass --model module:function."
         )
     classes = int(data.y.max()) + 1
+    width = WIDTH if args.width is None else args.width
 
     def make(depth: int) -> Any:
-        return kind(data.num_features, args.width, depth, classes)
+        return kind(data.num_features, width, depth, classes)
 
     return make
 
@@ -162,17 +175,16 @@ def methods(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> int:
     outputs(args)
-    data, name, notes = load_data(args)
-    make = model_maker(args, data)
-    model = make(args.layers) if wants_depth(make) else make()
-    with errors.status("measuring one pass"):
-        found = None
-        if args.method:
-            method, options = parse_method(args.method)
-            found = virgo.plan(model, data, method, seed=args.seed, **options)
-        given = {k: v for k, v in (("change", args.change), ("watch", args.watch)) if v}
-        limits = virgo.Thresholds(**given)
-        report = virgo.check(model, data, found, thresholds=limits, nodes=args.nodes)
+    args.target = _target(args)
+    given = {k: v for k, v in (("change", args.change), ("watch", args.watch)) if v}
+    limits = virgo.Thresholds(**given)
+    dataset = networks.find(args)
+    if dataset is None:
+        report, name, notes = _check_graph(args, limits)
+    else:
+        with errors.status("measuring one pass"):
+            report, notes = networks.check(args, dataset, limits)
+        name = dataset.name
     own = f"with {args.method}" if args.method else "as it is"
     report = replace(report, title=f"{args.model} {own} on {name}", notes=(*report.notes, *notes))
     print(f"{report.title}\n{report}")
@@ -180,19 +192,40 @@ def check(args: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
-def compare(args: argparse.Namespace) -> int:
-    outputs(args)
+def _check_graph(args: argparse.Namespace, limits: virgo.Thresholds) -> tuple[Any, str, Any]:
     data, name, notes = load_data(args)
     make = model_maker(args, data)
-    depths = args.layers if wants_depth(make) else None
+    layers = CHECKED_LAYERS if args.layers is None else args.layers
+    model = make(layers) if wants_depth(make) else make()
+    with errors.status("measuring one pass"):
+        found = None
+        if args.method:
+            method, options = parse_method(args.method)
+            found = virgo.plan(model, data, method, seed=args.seed, **options)
+        report = virgo.check(model, data, found, thresholds=limits, nodes=args.nodes)
+    return report, name, notes
+
+
+def compare(args: argparse.Namespace) -> int:
+    outputs(args)
+    args.target = _target(args)
+    dataset = networks.find(args)
+    run = _compare_graph if dataset is None else networks.compare
     with reporting("measuring") as progress:
-        study = virgo.compare(
-            make, data, args.methods, depths, args.seeds, nodes=args.nodes,
-            title=f"{args.model} on {name}", notes=notes, progress=progress,
-        )  # fmt: skip
+        study = run(args, dataset, progress)
     print(study)
     write(study, args)
     return 0
+
+
+def _compare_graph(args: argparse.Namespace, _: Any, progress: Callable[..., None]) -> Any:
+    data, name, notes = load_data(args)
+    make = model_maker(args, data)
+    depths = (args.layers or [COMPARED_LAYERS]) if wants_depth(make) else None
+    return virgo.compare(
+        make, data, args.methods, depths, args.seeds, nodes=args.nodes,
+        title=f"{args.model} on {name}", notes=notes, progress=progress,
+    )  # fmt: skip
 
 
 def verify(args: argparse.Namespace) -> int:
@@ -242,8 +275,9 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_subject(three)
-    three.add_argument("--layers", type=int, default=2, help="of a built-in model, or given "
-                       "to a function that takes it (default 2)")  # fmt: skip
+    three.add_argument("--layers", type=int, help="of a built-in model, or given to a function "
+                       f"that takes it (default {CHECKED_LAYERS}; of a link or graph dataset the "
+                       "paper's)")  # fmt: skip
     three.add_argument("--method", help="check what this method would draw, e.g. xavier, "
                        "virgo-forward+measured (default: the model's own weights)")  # fmt: skip
     three.add_argument("--seed", type=int, default=0, help="of the draw")
@@ -257,11 +291,13 @@ def add_to(commands: Any) -> None:
         help="variance over layers, all methods side by side (the paper's Figure 1)",
         description="Forward and backward variance over layers for all methods, mean and spread "
         "over draws, and whether the paper's claim holds.",
-        epilog="virgo compare cora --layers 5 16 --png figure.png --html figure.html",
+        epilog="virgo compare cora --layers 5 16 --png figure.png --html figure.html\n"
+        "virgo compare --dataset ogbl-ddi --model ngnn-sage",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_subject(four)
-    four.add_argument("--layers", type=int, nargs="+", default=[5], help="depths (default 5)")
+    four.add_argument("--layers", type=int, nargs="+", help=f"depths (default {COMPARED_LAYERS}; "
+                      "of a link or graph dataset the paper's)")  # fmt: skip
     four.add_argument("--methods", nargs="+", default=list(METHODS), help="names, with options "
                       "after a plus (default: %(default)s)")  # fmt: skip
     four.add_argument("--seeds", type=int, default=3, help="draws per method (default 3)")
@@ -286,12 +322,20 @@ def add_to(commands: Any) -> None:
 def _add_subject(command: argparse.ArgumentParser) -> None:
     """Which model, which graph, and where to write."""
     command.add_argument("target", nargs="?", help=f"{', '.join(CITATION)}, ogbn-arxiv (generated "
-                         "features), another node dataset, like:NAME[@scale], or a file with a "
-                         "saved Data")  # fmt: skip
+                         "features), another dataset of virgo data list, like:NAME[@scale], or a "
+                         "file with a saved Data")  # fmt: skip
+    command.add_argument("--dataset", help="the same as target")
     command.add_argument("--data", help="module:function that returns the data, instead of target")
     command.add_argument("--model", default="gcn",
-                         help=f"{', '.join(MODELS)} or module:function (default gcn)")  # fmt: skip
-    command.add_argument("--width", type=int, default=128, help="of a built-in model")
+                         help=f"{', '.join(MODELS)} or module:function; of a link or graph dataset "
+                         "the paper's, e.g. ngnn-gcn (default gcn)")  # fmt: skip
+    command.add_argument("--width", type=int, help=f"of a built-in model (default {WIDTH}; of a "
+                         "link or graph dataset the paper's)")  # fmt: skip
+    command.add_argument("--graphs", type=int, help="of a graph dataset: measure on at most so "
+                         "many training graphs (default: what half a gigabyte holds)")  # fmt: skip
+    command.add_argument("--norms", default="batch", choices=("batch", "fresh"), help="of a graph "
+                         "dataset: BatchNorm as in training (default), or as it is in evaluation, "
+                         "where before training it changes nothing")  # fmt: skip
     command.add_argument("--nodes", type=int, help="measure on a sample of this many nodes")
     command.add_argument("--all-nodes", action="store_true", help="loss over all nodes, as in the "
                          "paper's theorem, not over the training nodes")  # fmt: skip

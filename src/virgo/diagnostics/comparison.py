@@ -6,25 +6,32 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from virgo.diagnostics.checking import save, versions
-from virgo.diagnostics.measurement import measure, plain_numbers, show
+from virgo.diagnostics.measurement import Measurement, measure, plain_numbers, show
+from virgo.diagnostics.verdict import Thresholds, judge
 from virgo.errors import OptionError
 from virgo.init import plan
 from virgo.inputs import Forward
 from virgo.observing import Loss
-from virgo.plans import text_table
+from virgo.plans import Plan, text_table
 from virgo.schemes import parse_method
 
 CLASSIC = ("lecun", "xavier", "kaiming-forward", "kaiming-backward")
 #: What `compare` runs by default: the paper's methods and ours.
 METHODS = (*CLASSIC, "virgo-forward", "virgo-backward", "virgo", "virgo-forward+measured",
            "virgo-backward+measured")  # fmt: skip
+
+#: Two ranges closer than this factor are level: no claim rests on the last digit.
+LEVEL = 1.01
+
+Planner = Callable[[Any, str, int], Plan]
+"""``planner(model, method, seed)`` is the plan of a method, options after a plus."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,16 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class Health:
+    """The verdict on one method at one depth: :func:`virgo.check`'s, with its default limits."""
+
+    method: str
+    depth: int
+    level: str  # "good", "watch" or "bad"
+    findings: tuple[str, ...] = ()  # what is wrong, a sentence each
+
+
+@dataclass(frozen=True)
 class Claim:
     """The paper's claim for one direction and depth, with the two numbers it rests on."""
 
@@ -69,10 +86,16 @@ class Claim:
 
     @property
     def confirmed(self) -> bool:
-        return self.virgo_range < self.classic_range
+        return self.virgo_range * LEVEL < self.classic_range
+
+    @property
+    def is_level(self) -> bool:
+        """Whether the two differ by less than :data:`LEVEL`, as behind a norm they often do."""
+        low, high = sorted([self.virgo_range, self.classic_range])
+        return math.isfinite(high) and high <= low * LEVEL
 
     def __str__(self) -> str:
-        word = "confirmed" if self.confirmed else "not confirmed"
+        word = "confirmed" if self.confirmed else "level" if self.is_level else "not confirmed"
         return (
             f"{self.depth} layers, {self.direction}: {word}: {self.virgo} changes by "
             f"x{self.virgo_range:.3g} over the layers, the best classic method ({self.classic}) "
@@ -90,6 +113,7 @@ class Comparison:
     failures: dict[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    health: tuple[Health, ...] = ()
 
     @property
     def depths(self) -> list[int]:
@@ -124,8 +148,9 @@ class Comparison:
         return json.dumps(plain_numbers(raw), indent=indent)
 
     def table(self, depth: int) -> list[tuple[str, ...]]:
-        """Method, stability and depth of leaving a factor of ten, forward and backward."""
+        """Method, stability and depth of leaving a factor of ten both ways, and the verdict."""
         forward, backward = self.at(depth, "forward"), self.at(depth, "backward")
+        levels = {one.method: one.level for one in self.health if one.depth == depth}
         rows = []
         for name in forward:
             cells = []
@@ -139,10 +164,11 @@ class Comparison:
                     if curve
                     else (["-", "-"])
                 )
-            rows.append((name, *cells))
+            rows.append((name, *cells, levels.get(name, "-")))
         return rows
 
-    _HEADER = ("method", "forward max/min", "leaves x10 at", "backward max/min", "leaves x10 at")
+    _HEADER = ("method", "forward max/min", "leaves x10 at", "backward max/min", "leaves x10 at",
+               "verdict")  # fmt: skip
 
     def __str__(self) -> str:
         lines = [f"{self.title}, mean of {self.seeds} draws"]
@@ -228,6 +254,7 @@ def compare(
     *,
     loss: Loss | None = None,
     forward: Forward | None = None,
+    planner: Planner | None = None,
     nodes: int | None = None,
     title: str | None = None,
     notes: Sequence[str] = (),
@@ -240,6 +267,10 @@ def compare(
         methods: names, with options after a plus: ``"virgo-forward+measured"``.
         depths: numbers of layers; one model as it is if ``make_model`` takes no depth.
         seeds: draws per method; curves are their mean, bands their standard deviation.
+        loss: ``lambda output, data: ...``, also of a measured estimate of the gradient.
+        forward: ``lambda model, data: ...`` for models called in an unusual way.
+        planner: ``lambda model, method, seed: ...`` for plans other than
+            :func:`virgo.plan`'s on ``data`` with this loss and this pass.
         nodes: measure on a connected sample of this many nodes.
         progress: called with (done, total, what).
 
@@ -254,40 +285,78 @@ def compare(
             "Write lambda depth: ..."
         )
     wanted = list(depths or ([5] if takes_depth else [0]))
-    parsed = {name: parse_method(name) for name in methods}
-    curves: list[Curve] = []
+    labels = {name: _label(name) for name in methods}  # says so if a name is wrong
+    planner = planner or _plain_planner(data, loss, forward)
+    found: list[tuple[str, Measurement]] = []
     failures: dict[str, str] = {}
-    facts: dict[str, Any] = {}
-    total, done = len(wanted) * len(parsed), 0
+    total, done = len(wanted) * len(labels), 0
     for depth in wanted:
         model = make_model(depth) if takes_depth else make_model()
-        for name, (method, options) in parsed.items():
-            label = "+".join([method, *name.split("+")[1:]])
+        for name, label in labels.items():
             try:
-                plans = [
-                    plan(model, data, method, forward=forward, seed=draw, **options)
-                    for draw in range(seeds)
-                ]
+                plans = [planner(model, name, draw) for draw in range(seeds)]
                 trace = measure(model, data, plan=plans, loss=loss, forward=forward, nodes=nodes)
             except Exception as error:
                 if not isinstance(error, (ValueError, RuntimeError)):
                     raise
                 failures[f"{label}, {depth} layers" if takes_depth else label] = str(error)
             else:
-                facts |= trace.facts
-                notes = [*dict.fromkeys([*notes, *trace.notes])]
-                for way in ("forward", "backward"):
-                    spread = tuple(getattr(layer, f"{way}_sd") for layer in trace.layers)
-                    curves.append(
-                        Curve(label, len(trace.layers) - 1, way, tuple(getattr(trace, way)), spread)
-                    )
+                found.append((label, trace))
             done += 1
             if progress is not None:
                 progress(done, total, label)
-    if not curves:
+    if not found:
         raise OptionError(
             "compare: every method failed: "
             + "; ".join(f"{name}: {why}" for name, why in failures.items())
         )
-    name = title or type(model).__name__
-    return Comparison(tuple(curves), seeds, name, failures, facts, tuple(notes))
+    return _summed(found, seeds, title or type(model).__name__, failures, notes)
+
+
+def _label(name: str) -> str:
+    """A method with its options, its alias replaced by its name."""
+    return "+".join([parse_method(name)[0], *name.split("+")[1:]])
+
+
+def _plain_planner(data: Any, loss: Loss | None, forward: Forward | None) -> Planner:
+    def planned(model: nn.Module, name: str, seed: int) -> Plan:
+        method, options = parse_method(name)
+        return plan(model, data, method, seed=seed, loss=loss, forward=forward, **options)
+
+    return planned
+
+
+def _summed(
+    found: Sequence[tuple[str, Measurement]], seeds: int, title: str, failures: dict[str, str],
+    notes: Sequence[str],
+) -> Comparison:  # fmt: skip
+    """What was measured of every method, as curves and verdicts."""
+    curves: list[Curve] = []
+    health: list[Health] = []
+    facts: dict[str, Any] = {}
+    for label, trace in found:
+        depth = len(trace.layers) - 1
+        facts |= trace.facts
+        notes = [*dict.fromkeys([*notes, *trace.notes])]
+        for way in ("forward", "backward"):
+            spread = tuple(getattr(layer, f"{way}_sd") for layer in trace.layers)
+            curves.append(Curve(label, depth, way, tuple(getattr(trace, way)), spread))
+        wrong = judge(trace, Thresholds())
+        level = wrong[0].level if wrong else "good"  # the worst comes first
+        health.append(Health(label, depth, level, tuple(each.sentence for each in wrong)))
+    return Comparison(tuple(curves), seeds, title, failures, facts, tuple(notes), tuple(health))
+
+
+def joined(studies: Sequence[Comparison]) -> Comparison:
+    """Comparisons of one title at several depths as one; facts and title are the first one's."""
+    first = studies[0]
+    failures: dict[str, str] = {}
+    for study in studies:
+        failures |= study.failures
+    return replace(
+        first,
+        curves=tuple(curve for study in studies for curve in study.curves),
+        health=tuple(one for study in studies for one in study.health),
+        failures=failures,
+        notes=tuple(dict.fromkeys(note for study in studies for note in study.notes)),
+    )

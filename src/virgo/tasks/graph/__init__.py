@@ -27,6 +27,7 @@ from torch_geometric.data import Data
 from virgo.data.datasets import FOLDS
 from virgo.errors import DataError, OptionError
 from virgo.init import plan
+from virgo.inputs import run
 from virgo.models import from_recipe
 from virgo.models.pooled import Drop, Pooled, PooledNetwork
 from virgo.plans import Plan
@@ -37,11 +38,19 @@ from virgo.tasks.graph.merged import Merged
 from virgo.tasks.outcome import Seeds
 from virgo.tasks.settings import Settings
 from virgo.tasks.starts import Starts, transposed_in_memory
+from virgo.tasks.subjects import Subject, with_batch_statistics
 
 #: Training sets of more graphs than this are sampled for the approximation graph, to this many.
 LARGE, SAMPLED = 50_000, 10_000
 #: Numbers that a pass of a measured estimate may keep for its gradient: 2 GB of them.
 MEASURED_NUMBERS = 1 << 29
+#: The same of a pass that diagnostics look at: half a gigabyte, so that many methods take a minute.
+SEEN_NUMBERS = 1 << 27
+#: How BatchNorm may be looked at, and what to say of it.
+NORMS = {
+    "batch": "BatchNorm divides by the statistics of these graphs, as in training",
+    "fresh": "BatchNorm is as in evaluation: before training it changes nothing",
+}
 #: Graphs that are evaluated at a time.
 EVALUATED = 256
 
@@ -211,18 +220,63 @@ class GraphTask:
         """How these settings train."""
         return GraphBatches(self, settings, seeds)
 
+    def subject(
+        self,
+        name: str,
+        settings: Settings,
+        seed: int = 0,
+        max_graphs: int | None = None,
+        norms: str = "batch",
+    ) -> Subject:
+        """The network called ``name`` at its start, to be looked at, not trained.
+
+        Args:
+            settings: its sizes.
+            seed: of what no method draws, and of the sample of graphs.
+            max_graphs: at most so many training graphs of run 0, by default what
+                :data:`SEEN_NUMBERS` permits; also of measured estimates, each of which draws
+                graphs of its own.
+            norms: ``"batch"``: BatchNorm divides by what it sees, as in training; ``"fresh"``: by
+                its running statistics, as in evaluation, which before training change nothing.
+        """
+        if norms not in NORMS:
+            raise OptionError(f"norms: expected {' or '.join(NORMS)}, got {norms!r}. Choose one.")
+        if max_graphs is not None and max_graphs < 1:
+            raise OptionError(f"max_graphs: expected at least 1, got {max_graphs}. Raise it.")
+        model: Pooled = self._starts.build(name, settings, seed)
+        max_graphs = max_graphs or self._fitting(model, self.split_of(0)["train"], SEEN_NUMBERS)
+        data, sampled = self.approximation(0, seed, model, max_graphs)
+        graphs, total = sampled["graphs"], sampled["of"]
+        notes = (f"measured on {graphs:,} of {total:,} training graphs", NORMS[norms])
+        return Subject(
+            model, data, lambda output, batch: self.loss(output, batch.y),
+            with_batch_statistics if norms == "batch" else run,
+            partial(self.plan, max_graphs=max_graphs), notes,
+            {"graphs": graphs, "training graphs": total, "norms": norms},
+        )  # fmt: skip
+
     # --- the approximation graph ------------------------------------------------------------
 
-    def plan(self, model: Pooled, init: str, seed: int, number: int = 0) -> Plan:
+    def plan(
+        self,
+        model: Pooled,
+        init: str,
+        seed: int,
+        number: int = 0,
+        max_graphs: int | None = None,
+    ) -> Plan:
         """The plan of an initialisation on the training graphs of run ``number``.
 
         On the paper's approximation graph: all of them merged, or a uniform sample where they are
         too many; ``Plan.graph["sampled"]`` says which. Theorem 4's rule for a softmax on the last
         layer does not apply to a network that ends in pooling.
+
+        Args:
+            max_graphs: run the network on no more than these, for a quicker measured estimate.
         """
         method, options = parse_method(init)
         is_run = options.get("estimate") == "measured"
-        data, sampled = self.approximation(number, seed, model if is_run else None)
+        data, sampled = self.approximation(number, seed, model if is_run else None, max_graphs)
         made = plan(
             model, data, method, seed=seed, num_classes=False,
             loss=lambda output, batch: self.loss(output, batch.y), **options,
@@ -230,7 +284,11 @@ class GraphTask:
         return replace(made, graph={**made.graph, "sampled": sampled})
 
     def approximation(
-        self, number: int = 0, seed: int = 0, model: Pooled | None = None
+        self,
+        number: int = 0,
+        seed: int = 0,
+        model: Pooled | None = None,
+        max_graphs: int | None = None,
     ) -> tuple[Data, dict[str, Any]]:
         """The training graphs of run ``number`` merged, and which of them.
 
@@ -239,15 +297,15 @@ class GraphTask:
             seed: of the sample, if there is one; drawn as ``virgo.plan(max_graphs=)`` does.
             model: the network, if it is to be run on it: then there are no more graphs than
                 :data:`MEASURED_NUMBERS` permits, as a sparse matrix where PyG's layers take one.
+            max_graphs: with ``model``, no more than these either.
         """
         train = self.split_of(number)["train"]
         total = most = train.numel()
         if total > LARGE:
             most = SAMPLED
-        as_matrix = isinstance(model, PooledNetwork) and not self.merged.has_loops
+        as_matrix = model is not None and self._as_matrix(model)
         if model is not None:
-            each = self._kept_numbers(model, train, as_matrix) / total
-            most = min(most, max(1, int(MEASURED_NUMBERS / each)))
+            most = min(most, self._fitting(model, train, MEASURED_NUMBERS), max_graphs or most)
         sampled: dict[str, Any] = {"graphs": most, "of": total, "seed": None}
         if most < total:
             chosen = np.sort(np.random.default_rng(seed).choice(total, size=most, replace=False))
@@ -261,12 +319,20 @@ class GraphTask:
             self._approximation = key, data
         return self._approximation[1], sampled
 
-    def _kept_numbers(self, model: Pooled, graphs: Tensor, as_matrix: bool) -> float:
-        """About what autograd keeps: ten rows a node and layer, two an edge that is no matrix's."""
+    def _as_matrix(self, model: Pooled) -> bool:
+        """Whether PyG's layers of this network take a sparse matrix to the same effect."""
+        return isinstance(model, PooledNetwork) and not self.merged.has_loops
+
+    def _fitting(self, model: Pooled, graphs: Tensor, numbers: int) -> int:
+        """How many of ``graphs`` a pass may see whose gradient keeps about ``numbers`` numbers.
+
+        It keeps ten rows a node and layer, and two an edge that is no matrix's.
+        """
         rows = model.num_layers * int(model.head.in_features)
-        edges = 0 if as_matrix else self.merged.num_edges(graphs)
+        edges = 0 if self._as_matrix(model) else self.merged.num_edges(graphs)
         nodes = self.merged.num_nodes(graphs)
-        return nodes * (10 * rows + 3 * self.in_channels) + edges * 2 * rows
+        kept = nodes * (10 * rows + 3 * self.in_channels) + edges * 2 * rows
+        return max(1, int(numbers / kept * graphs.numel()))
 
 
 def _apply(operators: Mapping[str, Constant], h: Tensor, name: str, weight: Tensor) -> Tensor:

@@ -10,8 +10,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from virgo.errors import DataError, OptionError
-from virgo.init import init_
+from virgo.init import plan
 from virgo.models.link import LinkModel, link_loss
+from virgo.observing import Loss
+from virgo.plans import Plan
 from virgo.schemes import parse_method
 from virgo.tasks.fused import csr
 from virgo.tasks.link import ranking
@@ -23,8 +25,11 @@ from virgo.tasks.outcome import Seeds
 from virgo.tasks.sampled import Sampling
 from virgo.tasks.settings import Settings
 from virgo.tasks.starts import Starts
+from virgo.tasks.subjects import Subject
 
 PARTS = ("train", "valid", "test")
+#: Training edges, at most, of the loss that an initialisation or a measurement sees.
+SEEN_EDGES = 1 << 15
 
 
 class LinkTask:
@@ -101,18 +106,37 @@ class LinkTask:
         """
         seed = seeds.initialisation
         model: LinkModel = self._starts.initialised(
-            name, init, settings, seed, lambda model: self._initialise(model, init, seed)
+            name, init, settings, seed, lambda model: self.plan(model, init, seed).apply_(model)
         )
         return model
 
-    def _initialise(self, model: LinkModel, init: str, seed: int) -> None:
+    def plan(self, model: LinkModel, init: str, seed: int) -> Plan:
+        """The plan of an initialisation on the graph of the training edges.
+
+        Where embeddings are learned, it takes those that ``model`` has now for the features.
+        """
         method, options = parse_method(init)
         if model.embedding is not None:
             # Random embeddings have no mean to follow through the graph, but a size.
             options.setdefault("signal", "rms")
-        graph = self._graph_of(model, options.get("estimate") == "measured")
-        init_(model, graph, method, seed=seed, num_classes=False, forward=_run,
-              loss=self._loss(model, seed), **options)  # fmt: skip
+        graph = self.graph_of(model, as_matrix=options.get("estimate") == "measured")
+        return plan(model, graph, method, seed=seed, num_classes=False, forward=encoded,
+                    loss=self.loss_of(model, seed), **options)  # fmt: skip
+
+    def subject(self, name: str, settings: Settings, seed: int = 0) -> Subject:
+        """The network called ``name`` at its start, to be looked at, not trained.
+
+        Args:
+            settings: its sizes.
+            seed: of embeddings and predictor, and of the edges of the loss.
+        """
+        model: LinkModel = self._starts.build(name, settings, seed)
+        total = self.positive.size(1)
+        seen = min(total, SEEN_EDGES)
+        said = f"the loss is over {seen:,} of {total:,} training edges and as many negatives"
+        data = self.graph_of(model, as_matrix=True)
+        facts = {"training edges": total, "edges of the loss": seen}
+        return Subject(model, data, self.loss_of(model, seed), encoded, self.plan, (said,), facts)
 
     def _sampling(self, operators: tuple[str, ...]) -> Sampling:
         if operators not in self._samplings:
@@ -124,16 +148,18 @@ class LinkTask:
             self._samplings[operators] = made
         return self._samplings[operators]
 
-    def _graph_of(self, model: LinkModel, is_measured: bool) -> Data:
-        """What an initialisation sees of the dataset.
+    def graph_of(self, model: LinkModel, *, as_matrix: bool = False) -> Data:
+        """What an initialisation sees of the dataset, learned embeddings as features.
 
-        A measured one runs the encoder: as a sparse matrix the graph takes a hundredth of the
-        memory that PyG's messages along ``edge_index`` take.
+        Args:
+            model: whose embeddings, and whose layers' edge weights.
+            as_matrix: give ``adj_t`` in place of ``edge_index``, to run the encoder on: that takes
+                a hundredth of the memory that PyG's messages along ``edge_index`` take.
         """
         data, number = self.dataset.data, int(self.dataset.data.num_nodes)
         made = Data(x=model.inputs(data.x).detach(), num_nodes=number)
         weight = data.get("edge_weight") if "gcn" in model.operators else None
-        if is_measured:
+        if as_matrix:
             ones = torch.ones(data.edge_index.size(1))
             source, target = data.edge_index
             shape = (number, number)
@@ -143,10 +169,10 @@ class LinkTask:
             made.edge_weight = weight
         return made
 
-    def _loss(self, model: LinkModel, seed: int) -> Any:
-        """The first batch's loss of given embeddings, for a measured gradient."""
+    def loss_of(self, model: LinkModel, seed: int) -> Loss:
+        """The loss of one batch of edges and negatives, as a function of the encoder's output."""
         rng = np.random.default_rng([seed, 0])
-        most = min(self.positive.size(1), 1 << 15)
+        most = min(self.positive.size(1), SEEN_EDGES)
         chosen = torch.from_numpy(rng.choice(self.positive.size(1), most, replace=False))
         positive = self.positive[:, chosen]
         negative = self.negatives(positive, rng)
@@ -157,7 +183,7 @@ class LinkTask:
         return loss
 
 
-def _run(model: Any, data: Any) -> Tensor:
+def encoded(model: Any, data: Any) -> Tensor:
     """The encoder as an initialisation runs it: from the features in ``data``."""
     edges = data.adj_t if "adj_t" in data else data.edge_index
     out: Tensor = model.encode(data.x, edges, data.get("edge_weight"))

@@ -1,0 +1,93 @@
+"""The networks of link prediction and graph classification, for ``check`` and ``compare``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import virgo
+from virgo.data.catalogue import CATALOGUE
+from virgo.diagnostics.comparison import joined
+from virgo.errors import OptionError
+from virgo.plans import Plan
+
+_TABLES = {"link": "table2", "graph": "table3"}
+
+
+def find(args: argparse.Namespace) -> Any:
+    """The dataset, if a command was asked to look at one of links or of graphs."""
+    from virgo.sweep.grids import base_name
+
+    name = (args.target or "").lower()
+    entry = CATALOGUE.get(base_name(name))
+    if args.data or entry is None or entry.task not in _TABLES:
+        if args.graphs is not None:
+            raise OptionError("--graphs: expected a dataset of graphs, got another. Leave it out.")
+        return None
+    for option in ("nodes", "all_nodes"):
+        if getattr(args, option):
+            raise OptionError(
+                f"--{option.replace('_', '-')}: expected a dataset of node classification, got "
+                f"{name} for {entry.task} tasks. Leave it out."
+            )
+    if entry.task == "link" and args.graphs is not None:
+        raise OptionError(f"--graphs: expected a dataset of graphs, got {name}. Leave it out.")
+    return virgo.data.load(name, args.root)
+
+
+def subject(args: argparse.Namespace, dataset: Any, layers: int | None) -> Any:
+    """The task's own network at its start, as large as asked for or as in the paper."""
+    from virgo.sweep.grids import ARCHITECTURE, grid
+    from virgo.tasks import Settings, task_of
+
+    own = grid(_TABLES[dataset.task], dataset.name, args.model).configurations()[0]
+    sizes = {key: own[key] for key in ARCHITECTURE if key in own}
+    given = {"num_layers": layers, "hidden_channels": args.width}
+    settings = Settings.of(sizes | {k: value for k, value in given.items() if value is not None})
+    task = task_of(dataset)
+    how = {"norms": args.norms} if dataset.task == "graph" else {}
+    if args.graphs is not None:
+        how["max_graphs"] = args.graphs
+    found = task.subject(args.model, settings, getattr(args, "seed", 0), **how)
+    width = settings.hidden_channels
+    notes = [*found.notes, *([dataset.generated] if dataset.generated else [])]
+    facts = {**found.facts, "width": width, "generated": dataset.generated}
+    return replace(found, notes=(f"layers of width {width}", *notes), facts=facts)
+
+
+def compare(args: argparse.Namespace, dataset: Any, progress: Callable[..., None]) -> Any:
+    """All methods on the task's own networks, one depth after the other."""
+    depths = list(dict.fromkeys(args.layers or [None]))
+    studies = []
+    for number, depth in enumerate(depths):
+        one = subject(args, dataset, depth)
+
+        def advance(done: int, total: int, what: str, before: int = number) -> None:
+            progress(before * total + done, len(depths) * total, what)
+
+        study = virgo.compare(
+            lambda one=one: one.model, one.data, args.methods, seeds=args.seeds, loss=one.loss,
+            forward=one.forward, planner=one.plan, title=f"{args.model} on {dataset.name}",
+            notes=one.notes, progress=advance,
+        )  # fmt: skip
+        failures = {f"{name}, {depth} layers" if depth else name: why
+                    for name, why in study.failures.items()}  # fmt: skip
+        studies.append(replace(study, failures=failures, facts={**study.facts, **one.facts}))
+    return joined(studies)
+
+
+def check(
+    args: argparse.Namespace, dataset: Any, thresholds: virgo.Thresholds
+) -> tuple[Any, tuple[str, ...]]:
+    """The report on the task's own network, and what must be said about it."""
+    one = subject(args, dataset, args.layers)
+    found: Plan | None = one.plan(one.model, args.method, args.seed) if args.method else None
+    report = virgo.check(
+        one.model, one.data, found, thresholds=thresholds, loss=one.loss, forward=one.forward
+    )
+    notes = one.notes
+    if one.facts.get("norms") == "batch":
+        notes = (*notes, "the prediction is of the network without BatchNorm")
+    return report, notes
