@@ -40,6 +40,8 @@ from torch_geometric.nn import (
 from torch_geometric.utils import degree
 
 import virgo
+from virgo.measured import _next_factor, _Unit
+from virgo.plans import Row
 
 WIDTH = 128
 
@@ -500,3 +502,19 @@ def test_mirrored_weights_need_a_known_layer(small: Data) -> None:
 def test_a_classic_method_has_no_target(method: str, small: Data) -> None:
     with pytest.raises(virgo.OptionError, match="expected a method with a target to meet"):
         virgo.plan(stack("gcn", small), small, method, estimate="measured")
+
+
+@pytest.mark.parametrize(("step", "gives_up"), [(0.01, False), (0.5, True)])
+def test_only_a_step_that_can_be_seen_shows_that_a_layer_does_not_respond(
+    step: float, gives_up: bool
+) -> None:
+    """Other layers move at the same time, and may undo what a tiny step did."""
+    row = Row("conv", "conv.lin.weight", (4, 4), 4, 4, 1.0, 1.0)
+    unit = _Unit("conv", [row], [0], 1.0, scale=math.exp(0.3 + step))
+    unit.history = [(0.0, 0.5), (0.3, 0.11)]
+    factor = _next_factor(unit, [math.exp(0.1101)], tolerance=1.02)
+    assert ("does not respond" in unit.settled) == gives_up
+    if gives_up:
+        assert unit.scale * factor == pytest.approx(1.0)  # back to Kaiming's
+    else:
+        assert factor < 1

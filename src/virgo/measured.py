@@ -30,6 +30,7 @@ from .study import Study
 from .tracing import Trace
 
 MAX_PASSES = 12
+_VISIBLE = 0.1  # change of a layer's log scale that shows whether its output responds
 
 
 @dataclass
@@ -263,7 +264,9 @@ def _next_factor(unit: _Unit, ratios: list[float], tolerance: float) -> float:
         (scale_before, ratio_before), (scale, ratio) = unit.history[-2:]
         if scale != scale_before:
             slope = (ratio - ratio_before) / (scale - scale_before)
-            if abs(slope) < 0.05 and len(unit.history) > 2:
+            # a step too small to see against what the other layers did says nothing
+            told = abs(scale - scale_before) > _VISIBLE
+            if told and abs(slope) < 0.05 and len(unit.history) > 2:
                 unit.settled = (
                     "its output does not respond to its scale (normalised), so its "
                     "weights stay at Kaiming's"

@@ -32,7 +32,8 @@ def predict(
     count = len(measured.layers)
     unknown = [math.nan] * count
     try:
-        study = Study(model, read, watch(model, read, forward), theory.RELU_GAIN, "mean", "", 0)
+        signal = plan.signal if plan else "mean"
+        study = Study(model, read, watch(model, read, forward), theory.RELU_GAIN, signal, "", 0)
         if [sorted(call.parents) for call in study.trace.calls[1:]] != [
             [i] for i in range(count - 2)
         ]:
