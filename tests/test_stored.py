@@ -114,7 +114,7 @@ def test_sixty_four_bit_columns(tmp_path: Path) -> None:
 def test_a_hop_gives_its_pages_back(tmp_path: Path) -> None:
     """The files pass through; what stays resident of them is less than a tenth."""
     rng = np.random.default_rng(0)
-    np.save(tmp_path / "edges.npy", rng.integers(0, 20_000, (2, 8_000_000), dtype=np.int32))
+    np.save(tmp_path / "edges.npy", rng.integers(0, 20_000, (2, 4_000_000), dtype=np.int32))
     ondisk.build(tmp_path / "edges.npy", tmp_path / "graph")
     code = f"""
 import numpy as np, virgo
@@ -133,7 +133,7 @@ print(resident() - before)
         pytest.skip("resident memory is read from /proc")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     columns = (tmp_path / "graph" / "in_columns.bin").stat().st_size
-    assert columns == 32_000_000
+    assert columns == 16_000_000
     assert int(done.stdout) < columns // 10
 
 

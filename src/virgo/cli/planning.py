@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from virgo.cli.progress import errors
 from virgo.errors import OptionError
 from virgo.sampling import DISTRIBUTIONS
 
@@ -34,11 +35,13 @@ def plan(args: argparse.Namespace) -> int:
     graph = _graph(args)
     model = chain(args.operator, args.widths, weighted=graph.is_weighted)
     method, options = virgo.schemes.parse_method(args.method)
-    made = virgo.plan(
-        model, graph, method, mean_features=_features(args), features=args.features,
-        num_classes=args.widths[-1] if args.softmax else False, seed=args.seed,
-        **_nodes(args), **{"distribution": args.distribution, **options},
-    )  # fmt: skip
+    hops, edges = len(args.widths) - 1, graph.num_edges
+    with errors.status(f"walking {edges:,} edges, {hops} hops in each direction asked for"):
+        made = virgo.plan(
+            model, graph, method, mean_features=_features(args), features=args.features,
+            num_classes=args.widths[-1] if args.softmax else False, seed=args.seed,
+            **_nodes(args), **{"distribution": args.distribution, **options},
+        )  # fmt: skip
     print(made)
     _write(made, args.json)
     return 0
