@@ -100,7 +100,7 @@ class Bench:
             np.save(mean, np.random.default_rng(0).random(nodes, dtype=np.float32))
         if not graph.exists():
             self.found["steps"].pop(f"build/{edges}", None)
-        self.step("build", edges, "build", edges=listed, graph=graph, memory=memory)
+        self.step("build", edges, "build", edges=listed, graph=graph, memory=memory, nodes=nodes)
         self.formats(edges, memory)
         rounds = 9 if edges <= RIVALS else 3
         self.step("hop", edges, "hop", graph=graph, rounds=rounds, rivals=edges <= RIVALS)
@@ -126,7 +126,8 @@ class Bench:
                 self.run("converted", edges=self.work / f"{edges}.npy", out=there)
             if edges <= most:
                 out = self.work / "again"
-                self.step(f"build, {kind}", edges, "build", edges=there, graph=out, memory=memory)
+                self.step(f"build, {kind}", edges, "build", edges=there, graph=out, memory=memory,
+                          nodes=rmat.nodes_for(edges))  # fmt: skip
                 shutil.rmtree(out, ignore_errors=True)
 
 

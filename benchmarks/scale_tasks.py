@@ -41,7 +41,7 @@ def uncached(path: Path) -> None:
 # --- building -----------------------------------------------------------------------------------
 
 
-def build(edges: Path, graph: Path, memory: str) -> dict[str, Any]:
+def build(edges: Path, graph: Path, memory: str, nodes: int) -> dict[str, Any]:
     """``virgo graph build`` beside reading its input once, neither of them cached.
 
     An array is read as bytes; Parquet and CSV are decoded by pyarrow, batch by batch.
@@ -53,7 +53,7 @@ def build(edges: Path, graph: Path, memory: str) -> dict[str, Any]:
     uncached(edges)
     start = time.perf_counter()
     command = [sys.executable, "-W", "ignore", "-m", "virgo.cli", "graph", "build", str(edges),
-               str(graph), "--memory", memory, "--force"]  # fmt: skip
+               str(graph), "--memory", memory, "--num-nodes", str(nodes), "--force"]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     if status:

@@ -128,8 +128,14 @@ def over_blocks(
         list(pool.map(do, [(int(a), int(b)) for a, b in pairwise(blocks)]))
 
 
-def balanced_blocks(pointer: Any, count: int = 64) -> Any:
-    """Row boundaries that give each of ``count`` blocks about the same number of edges."""
+def balanced_blocks(pointer: Any, count: int | None = None) -> Any:
+    """Row boundaries that give each of ``count`` blocks about the same number of edges.
+
+    By default few blocks, as handing one out takes the time of ten thousand edges, but enough for
+    every core to have several.
+    """
+    if count is None:
+        count = min(64, max(8, int(pointer[-1]) >> 22))
     targets = np.linspace(0, pointer[-1], count + 1)
     blocks = np.searchsorted(pointer, targets, side="left").astype(np.int64)
     blocks[0], blocks[-1] = 0, pointer.size - 1
