@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n $(JOBS)
-BENCHMARKS := $(filter-out benchmarks/rmat.py benchmarks/scale_tasks.py,$(sort $(wildcard benchmarks/*.py)))
+BENCHMARKS := $(filter-out benchmarks/rmat.py benchmarks/scale_tasks.py benchmarks/turns.py,$(sort $(wildcard benchmarks/*.py)))
 
 .PHONY: help install demo test lint check bench benchmarks format clean
 .DEFAULT_GOAL := help

@@ -26,10 +26,8 @@ import argparse
 import copy
 import json
 import platform
-import statistics
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +37,7 @@ from torch import Tensor, nn
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import degree
+from turns import in_turns
 
 import virgo
 from virgo.models.molecules import MoleculeGCNConv, MoleculeNetwork
@@ -193,32 +192,6 @@ class Module(Pyg):
     """PyG's loader, and our layers."""
 
     plain = False
-
-
-def in_turns(label: str, actions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, dict]:
-    """Each action's median time, and its ratio to the first one's."""
-    times: dict[str, list[tuple[float, float]]] = {key: [] for key in actions}
-    keys = list(actions)
-    for number in range(rounds + 1):
-        shift = number % len(keys)
-        for key in keys[shift:] + keys[:shift]:
-            start = (time.perf_counter(), time.process_time())
-            actions[key]()
-            if number:  # the first round fills caches, and is the one whose losses are compared
-                spent = (time.perf_counter() - start[0], time.process_time() - start[1])
-                times[key].append(spent)
-        print(f"\r{label} {number}/{rounds}   ", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    found = {}
-    for key in keys:
-        cell = {}
-        for which, prefix in enumerate(("", "cpu_")):
-            mine, first = ([spent[which] for spent in times[k]] for k in (key, keys[0]))
-            ratios = [a / b for a, b in zip(mine, first, strict=True)]
-            cell[f"{prefix}ms"] = round(1000 * statistics.median(mine), 1)
-            cell[f"{prefix}ratio"] = round(statistics.median(ratios), 2)
-        found[key] = cell
-    return found
 
 
 def agreement(runs: dict[str, Run]) -> dict[str, Any]:

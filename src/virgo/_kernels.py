@@ -8,7 +8,6 @@ most of the edges. (numba's own threads would change PyTorch's thread count for 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -16,6 +15,8 @@ from typing import Any
 
 import numba
 import numpy as np
+
+from .processors import cores
 
 _jit = numba.njit(cache=True, nogil=True)
 #: Below this many edges a second thread costs more than it brings.
@@ -95,12 +96,6 @@ def find_weighted_loops(
             if columns[edge] == row:
                 total[row] += weights[edge]
                 last[row] = weights[edge]
-
-
-def cores() -> int:
-    """How many this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def over_blocks(

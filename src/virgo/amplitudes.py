@@ -93,6 +93,8 @@ def hops(
         )
         a, before = incoming[0] if len(incoming) == 1 else _blend(incoming, rng)
         del incoming
+        if not starts_left:
+            start = None  # nobody asks for it again: its memory is the next hop's
         chain = list(enumerate(stages[i]))
         for s, stage in chain if direction == "forward" else chain[::-1]:
             operators = [term.operator if direction == "forward" else term.operator.T

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +16,7 @@ from virgo.ondisk.journal import State, Work
 from virgo.ondisk.options import Options, memory_of
 from virgo.ondisk.sources import Source
 from virgo.ondisk.spills import CELLS, RUN, Record, Spill, shift_for
+from virgo.processors import cores
 
 Progress = Callable[[int, int, str], None]
 #: An edge is one 64-bit number in a build, half of it a node.
@@ -55,9 +55,7 @@ class Context:
 
 def num_threads() -> int:
     """Cores that this process may use, at most eight."""
-    if hasattr(os, "sched_getaffinity"):
-        return min(8, len(os.sched_getaffinity(0)))
-    return min(8, os.cpu_count() or 1)
+    return min(8, cores())
 
 
 def read_edges(context: Context, state: State, labels: Any) -> State:

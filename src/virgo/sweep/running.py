@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from virgo.errors import OptionError
+from virgo.processors import cores
 from virgo.sweep.bench import failed
 from virgo.sweep.claims import SEED
 from virgo.sweep.exporting import Status, collect, export, status, studies
@@ -142,7 +143,7 @@ def run(
     Raises:
         VirgoError: as soon as a seed raises one; trials that were under way are put back.
     """
-    jobs = len(_cores()) if jobs is None else jobs
+    jobs = cores() if jobs is None else jobs
     if jobs < 0:
         raise OptionError(f"--jobs: expected 0 or more, got {jobs}.")
     storage = open_storage(sweep.storage, grace=sweep.grace)
@@ -157,13 +158,6 @@ def run(
         return keeper.progress()
     finally:
         storage.close()
-
-
-def _cores() -> set[int]:
-    """Those that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
 
 
 def _alone(
