@@ -108,17 +108,18 @@ def _gather(columns: Any, x: Any, begin: int, end: int) -> float:
 def hop(graph: Path, rounds: int, rivals: bool) -> dict[str, Any]:
     """One hop of GCN's operator in memory, in turns with the others; edges a second."""
     import virgo
-    from virgo.compressed import Compressed
 
-    stored = virgo.Graph.open(graph)
-    rows = stored.by_target
-    inside = Compressed(np.array(rows.pointer), np.array(rows.columns), None, rows.blocks)
-    stored.__dict__["by_target"] = inside  # the same operators over arrays in memory
-    operator = stored.gcn()
+    stored = virgo.Graph.open(graph, in_memory=True)
+    inside, operator = stored.by_target, stored.gcn()
     x = np.random.default_rng(0).random(stored.num_nodes)
+    carried = [x.copy()]
+
+    def virgo_hop() -> None:  # one after another, as in a plan
+        carried[0] = operator(carried[0], overwrite=True)
+
     functions: dict[str, Callable[[], Any]] = {
         "gather": lambda: _gathered(inside, x),
-        "virgo": lambda: operator(x),
+        "virgo": virgo_hop,
     }
     if rivals:
         functions |= _rivals(inside, x)
@@ -141,9 +142,10 @@ def hop(graph: Path, rounds: int, rivals: bool) -> dict[str, Any]:
 
 def _gathered(rows: Any, x: Any) -> None:
     columns = rows.columns.view(f"u{rows.columns.itemsize}")
-    ends = np.linspace(0, columns.size, 65).astype(np.int64)
+    parts = rows.blocks.size - 1  # as many as Virgo takes
+    ends = np.linspace(0, columns.size, parts + 1).astype(np.int64)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda i: _gather(columns, x, ends[i], ends[i + 1]), range(64)))
+        list(pool.map(lambda i: _gather(columns, x, ends[i], ends[i + 1]), range(parts)))
 
 
 def _rivals(rows: Any, x: Any) -> dict[str, Callable[[], Any]]:
@@ -181,18 +183,11 @@ def plan(graph: Path, mean_features: Path, in_memory: bool) -> dict[str, Any]:
     """Three layers' variances from a graph on disk: memory-mapped, or read into memory first."""
     import virgo
     from virgo.cli.planning import chain
-    from virgo.compressed import Compressed
 
     model = chain("gcn", WIDTHS)
     ready = peak_memory()
     start = time.perf_counter()
-    stored = virgo.Graph.open(graph)
-    if in_memory:
-        rows = stored.by_target
-        stored.__dict__["by_target"] = Compressed(
-            np.fromfile(graph / "in_pointer.bin", np.int64),
-            np.fromfile(graph / "in_columns.bin", rows.columns.dtype), None, rows.blocks,
-        )  # fmt: skip
+    stored = virgo.Graph.open(graph, in_memory=in_memory)
     made = virgo.plan(model, stored, "virgo-forward", mean_features=mean_features)
     seconds = time.perf_counter() - start
     return {"edges": stored.num_edges, "nodes": stored.num_nodes, "seconds": seconds,

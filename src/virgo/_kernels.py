@@ -51,15 +51,16 @@ def hop(
 ) -> None:
     """``out[i] = left_i (sum of x[j] over row i + loop_i x[i])``; four bytes an edge.
 
-    ``left`` and ``loop`` have one entry a row, or one for all.
+    Indices are unsigned: numba would look whether a signed one counts from the end.
     """
-    own_left, own_loop = left.size > 1, loop.size > 1
-    for row in range(begin, end):
+    edge = pointer[begin]
+    for row in range(np.uint64(begin), np.uint64(end)):
         total = 0.0
-        for edge in range(pointer[row], pointer[row + 1]):
-            total += x[columns[edge]]
-        total += loop[row if own_loop else 0] * x[row]
-        out[row] = left[row if own_left else 0] * total
+        stop = pointer[row + np.uint64(1)]
+        for at in range(edge, stop):
+            total += x[columns[at]]
+        edge = stop
+        out[row] = left[row] * (total + loop[row] * x[row])
 
 
 @_jit
@@ -68,13 +69,14 @@ def hop_weighted(
     end: int
 ) -> None:  # fmt: skip
     """``out[i] = left_i (sum of weight * x[j] over row i + loop_i x[i])``."""
-    own_left, own_loop = left.size > 1, loop.size > 1
-    for row in range(begin, end):
+    edge = pointer[begin]
+    for row in range(np.uint64(begin), np.uint64(end)):
         total = 0.0
-        for edge in range(pointer[row], pointer[row + 1]):
-            total += weights[edge] * x[columns[edge]]
-        total += loop[row if own_loop else 0] * x[row]
-        out[row] = left[row if own_left else 0] * total
+        stop = pointer[row + np.uint64(1)]
+        for at in range(edge, stop):
+            total += weights[at] * x[columns[at]]
+        edge = stop
+        out[row] = left[row] * (total + loop[row] * x[row])
 
 
 @_jit
@@ -83,7 +85,7 @@ def find_loops(pointer: Any, columns: Any, count: Any, begin: int, end: int) -> 
     for row in range(begin, end):
         for edge in range(pointer[row], pointer[row + 1]):
             if columns[edge] == row:
-                count[row] += 1.0
+                count[row] += 1
 
 
 @_jit

@@ -13,6 +13,8 @@ import numpy.typing as npt
 from .vectors import Vector
 
 Indices = npt.NDArray[np.int64] | npt.NDArray[np.int32]
+#: A diagonal: one number a row or one for all. Where self-loops are counted, four bytes will do.
+Loops = npt.NDArray[Any] | float
 #: Edges a block of mapped rows has: 16 MB of columns.
 _MAPPED_BLOCK = 1 << 22
 _ROWS = 1 << 22  # of pointers looked at a time
@@ -71,7 +73,14 @@ class Compressed:
             if weights is not None:
                 unplaced, weights = weights, np.empty_like(weights)
                 _kernels.place(rows, unplaced, pointer[:-1].copy(), weights)
-        return cls(pointer, placed, weights, _kernels.balanced_blocks(pointer))
+        return cls.of_arrays(pointer, placed, weights)
+
+    @classmethod
+    def of_arrays(cls, pointer: Any, columns: Any, weights: Any | None) -> Compressed:
+        """Rows that are compressed already, in memory."""
+        from . import _kernels
+
+        return cls(pointer, columns, weights, _kernels.balanced_blocks(pointer))
 
     @classmethod
     def of_files(cls, pointer: Any, columns: Any, weights: Any | None) -> Compressed:
@@ -94,7 +103,7 @@ class Compressed:
         """The product with a vector, or column by column with a matrix."""
         return self.hop(x)
 
-    def hop(self, x: Vector, left: Vector | float = 1.0, loop: Vector | float = 0.0) -> Vector:
+    def hop(self, x: Vector, left: Vector | float = 1.0, loop: Loops = 0.0) -> Vector:
         """``diag(left) (M + diag(loop)) x``: one pass over the edges, one new vector.
 
         Every row is summed in the order of its edges by one thread, so the result is the same
@@ -107,10 +116,10 @@ class Compressed:
             return np.stack(each, axis=1)
         x = np.ascontiguousarray(x, dtype=np.float64)
         out: Vector = np.empty(self.pointer.size - 1)
-        # unsigned: numba would look whether each index counts from the end
         pointer = self.pointer.view(np.uint64)
         columns = self.columns.view(f"u{self.columns.itemsize}")
-        rest = (x, np.atleast_1d(left), np.atleast_1d(loop), out)
+        # one number for all rows is a vector of stride zero, for which numba compiles a loop apart
+        rest = (x, np.broadcast_to(left, out.shape), np.broadcast_to(loop, out.shape), out)
 
         def block(begin: int, end: int) -> None:
             if self.weights is None:
@@ -137,14 +146,15 @@ class Compressed:
                 _forget(self.mapped["pointer"], begin, end)
         return out
 
-    def loops(self) -> tuple[Vector, Vector]:
+    def loops(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Of each row's entries in its own column: their total weight, and the weight of the last.
 
-        Rows without weights have the number of such entries twice.
+        Rows without weights have the number of such entries twice, as 32-bit integers.
         """
         from . import _kernels
 
-        total: Vector = np.zeros(self.pointer.size - 1)
+        kind: Any = np.int32 if self.weights is None else np.float64
+        total = np.zeros(self.pointer.size - 1, kind)
         last = total if self.weights is None else np.zeros_like(total)
 
         def block(begin: int, end: int) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from .compressed import Compressed, Counted, Indices
+from .compressed import Compressed, Counted, Indices, Loops
 from .vectors import Vector, column
 
 __all__ = ["Compressed", "Graph", "Operator", "Vector"]
@@ -57,11 +57,14 @@ class Graph:
         self._made: dict[tuple[object, ...], Operator] = {}
 
     @staticmethod
-    def open(path: str | Path) -> Graph:
-        """A graph on disk, as ``virgo graph build`` writes it; its edges are memory-mapped."""
+    def open(path: str | Path, *, in_memory: bool = False) -> Graph:
+        """A graph on disk, as ``virgo graph build`` writes it.
+
+        Its edges are memory-mapped, or read once and kept with ``in_memory``.
+        """
         from .stored import StoredGraph
 
-        return StoredGraph(path)
+        return StoredGraph(path, in_memory=in_memory)
 
     def _like(self, sources: Indices, targets: Indices, weights: Vector | None) -> Graph:
         """Another graph on the same nodes, sharing what it can."""
@@ -128,13 +131,19 @@ class Graph:
         """Whether there is any edge from a node to itself."""
         return bool(self._loops.size)
 
-    def loop_weights(self) -> tuple[Vector, Vector]:
-        """The total weight of each node's self-loops, the diagonal of ``A``, and the last one's."""
-        loops = self._loops
-        weights = np.ones(loops.size) if self._weights is None else self._weights[loops]
-        total = np.bincount(self._targets[loops], weights, self.num_nodes).astype(np.float64)
+    def loop_weights(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """The total weight of each node's self-loops, the diagonal of ``A``, and the last one's.
+
+        Without weights, how many there are, twice, as 32-bit integers.
+        """
+        at = self._targets[self._loops]
+        if self._weights is None:
+            count = np.bincount(at, minlength=self.num_nodes).astype(np.int32)
+            return count, count
+        weights = self._weights[self._loops]
+        total = np.bincount(at, weights, self.num_nodes)
         last = np.zeros(self.num_nodes)
-        last[self._targets[loops]] = weights
+        last[at] = weights
         return total, last
 
     def ones(self) -> Vector:
@@ -194,7 +203,7 @@ class Graph:
         scale[np.isinf(scale)] = 0.0  # as PyG: a node without edges sends and receives nothing
         return Operator(self, left=scale, right=scale, loop=loop)
 
-    def _missing_loops(self, improved: bool) -> Vector | float:
+    def _missing_loops(self, improved: bool) -> Loops:
         """What the diagonal lacks of the self-loops that GCN wants; a number where all lack it."""
         if not self.keep_loops:
             return 2.0 if improved else 1.0
@@ -204,9 +213,11 @@ class Graph:
             return wanted
         there, last = self.loop_weights()
         if not self.is_weighted:
-            return wanted - there
+            return 1 - there
         # of several loops on a node, PyG keeps the last
-        return np.where(self.unweighted.loop_weights()[0] > 0, last, wanted) - there
+        kept: Vector = np.where(self.unweighted.loop_weights()[0] > 0, last, wanted)
+        kept -= there
+        return kept
 
     def cluster_gcn(
         self, *, diag_lambda: float = 0.0, add_self_loops: bool = True, by_source: bool = False
@@ -222,7 +233,7 @@ class Graph:
 
     def _cluster_gcn(self, diag_lambda: float, add_self_loops: bool, by_source: bool) -> Operator:
         plain = self.unweighted
-        loops: Vector | float = plain.loop_weights()[0] if plain.has_loops else 0.0
+        loops: Loops = plain.loop_weights()[0] if plain.has_loops else 0.0
         wanted = 1.0 if add_self_loops else loops
         count = plain.reversed.in_count if by_source else plain.in_count
         count += wanted - loops
@@ -254,7 +265,7 @@ class Operator:
     graph: Graph | None
     left: Vector | float = 1.0
     right: Vector | float = 1.0
-    loop: Vector | float = 0.0
+    loop: Loops = 0.0
     hops: int = 1
     transposed: bool = False
 
@@ -284,7 +295,7 @@ class Operator:
         return x
 
 
-def _times(scale: Vector | float, x: Vector, in_place: bool = False) -> Vector:
+def _times(scale: Loops, x: Vector, in_place: bool = False) -> Vector:
     """``diag(scale) x``; the same vector where nothing changes."""
     if isinstance(scale, float):
         return x if scale == 1.0 else np.multiply(x, scale, out=x if in_place else None)

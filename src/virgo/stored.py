@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
 from .compressed import Compressed
 from .ondisk.format import Header, open_array, read_header
 from .propagation import Graph
@@ -23,12 +25,20 @@ class StoredGraph(Graph):
         path: the folder.
         weighted: whether to use the edge weights, if there are any.
         turned: walk every edge the other way.
+        in_memory: read each array once and keep it, for many hops on a machine that has the room.
     """
 
-    def __init__(self, path: str | Path, *, weighted: bool = True, turned: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        weighted: bool = True,
+        turned: bool = False,
+        in_memory: bool = False,
+    ) -> None:
         self.path = Path(path)
         self.header: Header = read_header(self.path)
-        self._turned = turned
+        self._turned, self._in_memory = turned, in_memory
         self._weighted = weighted and self.header.weighted
         self.num_nodes = self.header.num_nodes
         self.keep_loops = True
@@ -60,22 +70,27 @@ class StoredGraph(Graph):
             side = "in"  # one copy serves both
 
         def array(name: str) -> Any:
-            return open_array(self.path, self.header, f"{side}_{name}")
+            return open_array(self.path, self.header, f"{side}_{name}", mapped=not self._in_memory)
 
         weights = array("weights") if self._weighted else None
-        return Compressed.of_files(array("pointer"), array("columns"), weights)
+        of = Compressed.of_arrays if self._in_memory else Compressed.of_files
+        return of(array("pointer"), array("columns"), weights)
 
     @cached_property
     def reversed(self) -> StoredGraph:
         if self.header.symmetric:
             return self
-        return StoredGraph(self.path, weighted=self._weighted, turned=not self._turned)
+        return self._other(weighted=self._weighted, turned=not self._turned)
 
     @cached_property
     def unweighted(self) -> StoredGraph:
         if not self._weighted:
             return self
-        return StoredGraph(self.path, weighted=False, turned=self._turned)
+        return self._other(weighted=False, turned=self._turned)
+
+    def _other(self, *, weighted: bool, turned: bool) -> StoredGraph:
+        """The same folder, seen otherwise."""
+        return StoredGraph(self.path, weighted=weighted, turned=turned, in_memory=self._in_memory)
 
     @property
     def in_count(self) -> Vector:
@@ -89,5 +104,5 @@ class StoredGraph(Graph):
     def has_loops(self) -> bool:
         return self.header.self_loops > 0
 
-    def loop_weights(self) -> tuple[Vector, Vector]:
+    def loop_weights(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         return self.by_target.loops()

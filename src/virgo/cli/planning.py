@@ -52,7 +52,9 @@ def _graph(args: argparse.Namespace) -> Any:
     import virgo
 
     if args.engine is None:
-        return virgo.Graph.open(args.graph)
+        return virgo.Graph.open(args.graph, in_memory=args.in_memory)
+    if args.in_memory:
+        raise OptionError("--in-memory: expected a graph on disk, got --engine. Leave one out.")
     from virgo import lake
 
     return lake.open(
@@ -151,6 +153,8 @@ def add_to(commands: Any) -> None:
     command.add_argument("--nodes", type=int, help="of a sampled neighbourhood, for +measured")
     command.add_argument("--distribution", default="uniform", choices=DISTRIBUTIONS)
     command.add_argument("--seed", type=int, default=0, help="default 0")
+    command.add_argument("--in-memory", action="store_true", help="read the edges once and keep "
+                         "them, four bytes each (default: memory-mapped)")  # fmt: skip
     command.add_argument("--json", type=Path, metavar="FILE.json", help="save the plan here")
     _add_engine(command)
     command.set_defaults(run=plan)

@@ -177,13 +177,16 @@ def _check_size(file: Path, one: ArrayFile) -> None:
         )
 
 
-def open_array(path: str | Path, header: Header, name: str) -> npt.NDArray[Any]:
-    """One array of the graph, memory-mapped and read-only.
+def open_array(
+    path: str | Path, header: Header, name: str, *, mapped: bool = True
+) -> npt.NDArray[Any]:
+    """One array of the graph, memory-mapped and read-only, or read into memory.
 
     Args:
         path: the graph's folder.
         header: what :func:`read_header` gave.
         name: the array; ``out_*`` of a symmetric graph are its ``in_*``.
+        mapped: whether to leave it in its file.
     """
     if header.symmetric and name.startswith("out_"):
         name = "in_" + name.removeprefix("out_")
@@ -195,6 +198,8 @@ def open_array(path: str | Path, header: Header, name: str) -> npt.NDArray[Any]:
     _check_size(file, one)
     if one.size == 0:  # an empty file cannot be mapped
         return np.empty(0, dtype=one.dtype)
+    if not mapped:
+        return np.fromfile(file, dtype=one.dtype)
     return np.memmap(file, dtype=one.dtype, mode="r", shape=(one.size,))
 
 
