@@ -1,15 +1,16 @@
 """Virgo on large graphs, beside what else could do it: python benchmarks/scale.py, or make bench
 
-    python benchmarks/scale.py                          # 10 M to 300 M edges, about half an hour
-    python benchmarks/scale.py --edges 10e6 1.616e9     # these sizes
+    python benchmarks/scale.py                          # 10 M to 1.6 billion edges
+    python benchmarks/scale.py --edges 10e6 30e6        # these sizes
     python benchmarks/scale.py --table                  # prints what is there, measures nothing
 
 On generated power-law graphs (benchmarks/rmat.py) with the average degree of ogbn-papers100M:
 
-build    from an edge list to a graph on disk, over the time of reading the list once
-hop      GCN's operator on one number per node, in turns with the bare look-up of one number per
-         edge (the machine's limit), scipy's and torch's sparse product, PyG's GCNConv with its
-         cache filled
+build    from an edge list to a graph on disk, over the time of reading the list once and that of
+         copying it
+hop      GCN's operator on one number per node, hop after hop, in turns with the bare look-up of
+         one number per edge (the machine's limit), scipy's and torch's sparse product, PyG's
+         GCNConv with its cache filled
 plan     three layers' variances from the graph on disk, memory-mapped and in memory: time, peak
          resident memory
 route    from edge_index to variances, over the released code's route through PyG's layer
@@ -39,7 +40,8 @@ import rmat
 ROOT = Path(__file__).resolve().parent.parent
 SUMMARY = ROOT / "results" / "benchmarks.json"
 PICTURES = ROOT / "docs" / "images"
-SIZES = (10_000_000, 30_000_000, 100_000_000, 300_000_000)
+SIZES = (10_000_000, 30_000_000, 100_000_000, 300_000_000, rmat.PAPERS_EDGES)
+_DISK = 34  # bytes an edge: the list, what a build spills, the graph
 FORMATS = {"parquet": 100_000_000, "csv": 30_000_000}
 RIVALS = 100_000_000  # the largest size whose rivals fit in memory beside each other
 ROUTE = 30_000_000
@@ -89,46 +91,77 @@ class Bench:
 
     def size(self, edges: int, memory: str, keep: bool) -> None:
         """Everything that is measured at one size."""
-        self.work.mkdir(parents=True, exist_ok=True)
-        listed, graph = self.work / f"{edges}.npy", self.work / f"graph-{edges}"
-        mean = self.work / f"mean-{edges}.npy"
-        nodes = rmat.nodes_for(edges)
-        if not listed.exists():
-            print(f"drawing {edges / 1e6:,.0f} M edges on {nodes / 1e6:,.1f} M nodes")
-            rmat.write(listed, edges)
-        if not mean.exists():
-            np.save(mean, np.random.default_rng(0).random(nodes, dtype=np.float32))
-        if not graph.exists():
+        files = Files(self.work, edges)
+        steps = plan_of(files, memory)
+        if not self.again and all(f"{name}/{edges}" in self.found["steps"] for name, *_ in steps):
+            return
+        free = shutil.disk_usage(self.work).free
+        if free < _DISK * edges and not files.graph.exists():
+            print(f"{edges / 1e6:,.0f} M edges left out: expected {_DISK * edges / 1e9:,.0f} GB "
+                  f"of free disk, got {free / 1e9:,.0f}. Give another --work.")  # fmt: skip
+            return
+        if not files.graph.exists():
             self.found["steps"].pop(f"build/{edges}", None)
-        self.step("build", edges, "build", edges=listed, graph=graph, memory=memory, nodes=nodes)
-        self.formats(edges, memory)
-        rounds = 9 if edges <= RIVALS else 3
-        self.step("hop", edges, "hop", graph=graph, rounds=rounds, rivals=edges <= RIVALS)
-        for name, inside in (("mapped", False), ("in memory", True)):
-            self.step(f"plan, {name}", edges, "plan", graph=graph, mean_features=mean,
-                      in_memory=inside)  # fmt: skip
-        if edges <= ROUTE:
-            self.step("route", edges, "end_to_end", edges=listed, rounds=3)
-        for engine, most in ENGINES.items():
-            if edges <= most:
-                table = listed.with_suffix(".parquet")
-                self.step(engine, edges, "engines", edges=table, graph=graph, mean_features=mean,
-                          which=engine)  # fmt: skip
+        files.draw()
+        for name, task, options in steps:
+            there = options.get("edges")
+            if there is not None and not there.exists():
+                self.run("converted", edges=files.listed, out=there)
+            self.step(name, edges, task, **options)
+        shutil.rmtree(files.again, ignore_errors=True)
         if not keep:
-            for suffix in (".npy", *(f".{kind}" for kind in FORMATS)):
-                listed.with_suffix(suffix).unlink(missing_ok=True)
+            files.drop()
 
-    def formats(self, edges: int, memory: str) -> None:
-        """The same graph from formats that have to be decoded."""
-        for kind, most in FORMATS.items():
-            there = self.work / f"{edges}.{kind}"
-            if edges <= most and not there.exists():
-                self.run("converted", edges=self.work / f"{edges}.npy", out=there)
-            if edges <= most:
-                out = self.work / "again"
-                self.step(f"build, {kind}", edges, "build", edges=there, graph=out, memory=memory,
-                          nodes=rmat.nodes_for(edges))  # fmt: skip
-                shutil.rmtree(out, ignore_errors=True)
+
+class Files:
+    """Where a size's edge list, graph and signal are."""
+
+    def __init__(self, work: Path, edges: int) -> None:
+        self.edges, self.nodes = edges, rmat.nodes_for(edges)
+        self.listed, self.graph = work / f"{edges}.npy", work / f"graph-{edges}"
+        self.mean, self.again = work / f"mean-{edges}.npy", work / f"again-{edges}"
+
+    def draw(self) -> None:
+        """What is not there."""
+        if not self.listed.exists():
+            print(f"drawing {self.edges / 1e6:,.0f} M edges on {self.nodes / 1e6:,.1f} M nodes")
+            rmat.write(self.listed, self.edges)
+        if not self.mean.exists():
+            np.save(self.mean, np.random.default_rng(0).random(self.nodes, dtype=np.float32))
+
+    def drop(self) -> None:
+        for one in (
+            self.mean,
+            *(self.listed.with_suffix(f".{kind}") for kind in ("npy", *FORMATS)),
+        ):
+            one.unlink(missing_ok=True)
+        shutil.rmtree(self.graph, ignore_errors=True)
+
+
+def plan_of(files: Files, memory: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """The steps of one size: what each is called, its task, its options."""
+    edges, graph, mean = files.edges, files.graph, files.mean
+    building = {"memory": memory, "nodes": files.nodes}
+    steps: list[tuple[str, str, dict[str, Any]]] = [
+        ("build", "build", {"edges": files.listed, "graph": graph, **building})
+    ]
+    for kind, most in FORMATS.items():
+        if edges <= most:
+            given = {"edges": files.listed.with_suffix(f".{kind}"), "graph": files.again}
+            steps.append((f"build, {kind}", "build", {**given, **building}))
+    rivals = edges <= RIVALS
+    steps.append(("hop", "hop", {"graph": graph, "rounds": 9 if rivals else 3, "rivals": rivals}))
+    for name, inside in (("mapped", False), ("in memory", True)):
+        given = {"graph": graph, "mean_features": mean, "in_memory": inside}
+        steps.append((f"plan, {name}", "plan", given))
+    if edges <= ROUTE:
+        steps.append(("route", "end_to_end", {"edges": files.listed, "rounds": 3}))
+    for engine, most in ENGINES.items():
+        if edges <= most:
+            table = files.listed.with_suffix(".parquet")
+            given = {"edges": table, "graph": graph, "mean_features": mean, "which": engine}
+            steps.append((engine, "engines", given))
+    return steps
 
 
 # --- showing ------------------------------------------------------------------------------------
@@ -141,9 +174,9 @@ def by_size(found: dict[str, Any], name: str) -> dict[int, Any]:
     return dict(sorted(steps.items()))
 
 
-def slope(found: dict[str, Any]) -> float | None:
+def slope(found: dict[str, Any], whose: str) -> float | None:
     """Of log seconds a hop against log edges; 1 where the cost is in proportion."""
-    hops = {e: s["seconds"]["virgo"] for e, s in by_size(found, "hop").items()}
+    hops = {e: s["seconds"][whose] for e, s in by_size(found, "hop").items()}
     if len(hops) < 2:
         return None
     return float(np.polyfit(np.log(list(hops)), np.log(list(hops.values())), 1)[0])
@@ -159,12 +192,15 @@ def lines(found: dict[str, Any]) -> list[str]:
         out.append(
             f"hop, {edges / 1e6:,.0f} M edges: {rate:,.0f} M edges/s; times Virgo's: {ratios}"
         )
-    if (found_slope := slope(found)) is not None:
-        out.append(f"hop: cost grows as edges to the power {found_slope:.2f}")
+    powers = [slope(found, whose) for whose in ("virgo", "gather")]
+    if None not in powers:
+        out.append("hop: cost grows as edges to the power {:.2f}, the bare look-up's to {:.2f}"
+                   .format(*powers))  # fmt: skip
     kinds = ("build", *(f"build, {kind}" for kind in FORMATS))
     for kind, edges, one in ((k, e, o) for k in kinds for e, o in by_size(found, k).items()):
         out.append(f"{kind}, {edges / 1e6:,.0f} M edges: x{one['over_reading']:.1f} of reading "
-                   f"once, {one['seconds']:.0f} s, {one['peak_bytes'] / 1e9:.2f} GB")  # fmt: skip
+                   f"once, x{one['over_copying']:.1f} of copying, {one['seconds']:.0f} s, "
+                   f"{one['peak_bytes'] / 1e9:.2f} GB")  # fmt: skip
     for name in ("plan, mapped", "plan, in memory"):
         for edges, one in by_size(found, name).items():
             out.append(f"{name}, {edges / 1e6:,.0f} M edges: {one['seconds']:.1f} s for 3 layers, "
@@ -220,11 +256,12 @@ def main() -> None:
     parser.add_argument("--edges", type=float, nargs="+", default=SIZES, help="directed edges")
     parser.add_argument("--work", type=Path, default=ROOT / "out" / "bench", help="for the graphs")
     parser.add_argument("--memory", default="2GB", help="for building (default %(default)s)")
-    parser.add_argument("--keep", action="store_true", help="keep the edge lists")
+    parser.add_argument("--keep", action="store_true", help="keep lists and graphs")
     parser.add_argument("--again", action="store_true", help="measure anew what is there")
     parser.add_argument("--table", action="store_true", help="print only")
     args = parser.parse_args()
     if not args.table:
+        args.work.mkdir(parents=True, exist_ok=True)
         bench = Bench(args.work, args.again)
         for edges in sorted(int(size) for size in args.edges):
             bench.size(edges, args.memory, args.keep)

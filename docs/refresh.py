@@ -297,12 +297,21 @@ def scale_plan() -> str:
 
 def scale_build() -> str:
     rows = [
-        [kind, millions(edges), f"x{one['over_reading']:.1f}", f"{one['seconds']:.0f} s",
+        [kind, millions(edges), f"x{one['over_reading']:.1f}", f"x{one['over_copying']:.1f}",
+         f"{one['seconds']:.0f} s",
          f"{one['peak_bytes'] / 1e9:.2f} GB", one["memory_option"]]
         for kind, step in ((".npy", "build"), ("Parquet", "build, parquet"), ("CSV", "build, csv"))
         for edges, one in scale(step).items()
     ]  # fmt: skip
-    header = ["from", "edges", "over reading once", "time", "resident", "`--memory`"]
+    header = [
+        "from",
+        "edges",
+        "over reading once",
+        "over copying once",
+        "time",
+        "resident",
+        "`--memory`",
+    ]
     return table(header, rows) if rows else "not run"
 
 

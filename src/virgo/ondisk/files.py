@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+#: Bytes written by one call. For larger ones Linux looks for large pieces of free memory to cache
+#: them in, which on a busy machine takes longer than the writing.
+_WRITE = 2**18
+
 
 def bytes_of(array: npt.NDArray[Any]) -> memoryview:
     """An array's memory."""
@@ -19,7 +23,7 @@ def write_all(file: int, array: npt.NDArray[Any], offset: int) -> None:
     """Write an array at a place in a file, whatever a single call writes."""
     view = bytes_of(array)
     while view:
-        written = os.pwrite(file, view, offset)
+        written = os.pwrite(file, view[:_WRITE], offset)
         view, offset = view[written:], offset + written
 
 

@@ -157,8 +157,9 @@ class _Reader:
 
 
 def _plain(ids: Any) -> Any:
-    """Ids as the compiled loops want them, copied only if they are something else.
+    """Ids as the compiled loops want them, 32 or 64 bits wide, copied only if they are not so.
 
     Arrow's arrays cannot be written to, for which numba would compile everything once more.
     """
-    return np.asarray(np.require(ids, np.int64, ["C", "A", "W"]))
+    kind = np.int32 if ids.dtype == np.int32 else np.int64
+    return np.asarray(np.require(ids, kind, ["C", "A", "W"]))
