@@ -133,7 +133,8 @@ def balanced_blocks(pointer: Any, count: int | None = None) -> Any:
     """
     if count is None:
         count = min(64, max(8, int(pointer[-1]) >> 22))
-    targets = np.linspace(0, pointer[-1], count + 1)
+    # integers, as for others numpy would copy all pointers to look among them
+    targets = np.linspace(0, pointer[-1], count + 1).astype(pointer.dtype)
     blocks = np.searchsorted(pointer, targets, side="left").astype(np.int64)
     blocks[0], blocks[-1] = 0, pointer.size - 1
     return np.maximum.accumulate(blocks)
