@@ -174,12 +174,14 @@ def by_size(found: dict[str, Any], name: str) -> dict[int, Any]:
     return dict(sorted(steps.items()))
 
 
-def slope(found: dict[str, Any], whose: str) -> float | None:
-    """Of log seconds a hop against log edges; 1 where the cost is in proportion."""
-    hops = {e: s["seconds"][whose] for e, s in by_size(found, "hop").items()}
+def growth(found: dict[str, Any]) -> dict[str, float]:
+    """Of log seconds a hop against log edges, the slope; 1 where the cost is in proportion."""
+    hops = by_size(found, "hop")
     if len(hops) < 2:
-        return None
-    return float(np.polyfit(np.log(list(hops)), np.log(list(hops.values())), 1)[0])
+        return {}
+    times = {name: [one["seconds"][name] for one in hops.values()] for name in ("virgo", "gather")}
+    edges = np.log(list(hops))
+    return {name: float(np.polyfit(edges, np.log(t), 1)[0]) for name, t in times.items()}
 
 
 def lines(found: dict[str, Any]) -> list[str]:
@@ -192,10 +194,9 @@ def lines(found: dict[str, Any]) -> list[str]:
         out.append(
             f"hop, {edges / 1e6:,.0f} M edges: {rate:,.0f} M edges/s; times Virgo's: {ratios}"
         )
-    powers = [slope(found, whose) for whose in ("virgo", "gather")]
-    if None not in powers:
-        out.append("hop: cost grows as edges to the power {:.2f}, the bare look-up's to {:.2f}"
-                   .format(*powers))  # fmt: skip
+    if powers := found.get("growth"):
+        out.append(f"hop: cost grows as edges to the power {powers['virgo']:.2f}, that of the bare "
+                   f"look-up to the power {powers['gather']:.2f}")  # fmt: skip
     kinds = ("build", *(f"build, {kind}" for kind in FORMATS))
     for kind, edges, one in ((k, e, o) for k in kinds for e, o in by_size(found, k).items()):
         out.append(f"{kind}, {edges / 1e6:,.0f} M edges: x{one['over_reading']:.1f} of reading "
@@ -265,6 +266,8 @@ def main() -> None:
         bench = Bench(args.work, args.again)
         for edges in sorted(int(size) for size in args.edges):
             bench.size(edges, args.memory, args.keep)
+        bench.found["growth"] = growth(bench.found)
+        write(bench.found)
         pictures(bench.found, PICTURES)
     print("\n".join(lines(read())))
 

@@ -278,7 +278,19 @@ def scale_hop() -> str:
              *("not run" if r is None else f"x{r:.2f}" for r in ratios[1:])]
         )  # fmt: skip
     header = ["edges", "edges a second", "of the limit", "scipy", "torch", "PyG"]
-    return pictured(header, rows, "scale-hop", "Seconds a hop against edges")
+    shown = pictured(header, rows, "scale-hop", "Seconds a hop against edges")
+    return f"{shown}\n\n{growth()}" if len(rows) > 1 else shown
+
+
+def growth() -> str:
+    """How the cost of a hop grows with the edges, beside how the machine's limit does."""
+    powers = (results("benchmarks") or {})["growth"]
+    return (
+        f"Seconds a hop grow as the edges to the power {powers['virgo']:.2f}; those of the bare "
+        f"loop, which does the same for every edge, to the power {powers['gather']:.2f}. What "
+        f"exceeds 1 is the processor's cache: the larger the vector, the more look-ups go to "
+        f"memory."
+    )
 
 
 def scale_plan() -> str:

@@ -52,6 +52,44 @@ number = 3
 """
 
 
+def test_every_name_of_the_package_is_found_when_it_is_used() -> None:
+    assert set(dir(virgo)) == {*virgo.__all__, "__version__"}
+    for name in virgo.__all__:
+        assert getattr(virgo, name) is getattr(virgo, name)
+    homes = {name for names in virgo._HOMES.values() for name in names}
+    assert homes < set(virgo.__all__)
+    assert virgo.theory.__name__ == "virgo.theory"  # a module that nothing here imported
+    with pytest.raises(AttributeError, match="module 'virgo' has no attribute 'nothing'"):
+        _ = virgo.nothing
+
+
+def test_every_command_is_listed_with_its_module() -> None:
+    for module, names in cli._COMMANDS.items():
+        for name in names:
+            with pytest.raises(SystemExit, match="0"):
+                cli.main([name, "--help"])
+            assert f"virgo.cli.{module}" in sys.modules
+    assert set(_choices(cli.parser())) == {n for names in cli._COMMANDS.values() for n in names}
+    assert _choices(cli.parser(["graph", "info"])) == ["graph"]
+
+
+def _choices(parser: Any) -> list[str]:
+    return next(list(a.choices) for a in parser._actions if a.choices)
+
+
+def test_a_graph_on_disk_does_not_wait_for_torch(tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").write_text("0,1\n1,2\n")
+    code = f"""
+import sys
+from virgo.cli import main
+assert main(["graph", "build", {str(tmp_path / "edges.csv")!r}, {str(tmp_path / "out")!r}]) == 0
+assert main(["graph", "info", {str(tmp_path / "out")!r}]) == 0
+print([name for name in ("torch", "torch_geometric") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "graph.pt"

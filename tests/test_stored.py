@@ -56,10 +56,17 @@ def operators(graph: Any) -> Iterator[tuple[str, Operator]]:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_operators_are_those_of_the_graph_in_memory(tmp_path: Path, weighted: bool) -> None:
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_operators_are_those_of_the_graph_in_memory(
+    tmp_path: Path, weighted: bool, in_memory: bool
+) -> None:
     index = edges()
     weight = torch.rand(index.size(1), dtype=torch.float64) + 0.1 if weighted else None
     here, there = Graph(index, 60, weight), stored(tmp_path, index, 60, weight)
+    if in_memory:
+        there = virgo.Graph.open(tmp_path / "graph", in_memory=True)
+    assert (there.by_target.mapped is None) == in_memory
+    assert (there.reversed.by_target.mapped is None) == in_memory
     assert (there.num_edges, there.is_weighted, there.has_loops) == (400, weighted, True)
     x = np.random.default_rng(1).standard_normal(60)
     pairs = [(here, there), (here.reversed, there.reversed), (here.unweighted, there.unweighted)]
@@ -101,6 +108,18 @@ def test_sums_do_not_depend_on_threads(tmp_path: Path, monkeypatch: pytest.Monke
     for cores in (1, 2, 7):
         monkeypatch.setattr(_kernels, "cores", lambda cores=cores: cores)
         np.testing.assert_array_equal(there.gcn()(x), alone)
+
+
+def test_counted_loops_take_four_bytes_a_node(tmp_path: Path) -> None:
+    """A billion nodes' diagonal must fit beside three vectors; weights need all eight."""
+    index, kinds = edges(), {}
+    for weighted in (False, True):
+        folder = tmp_path / str(weighted)
+        folder.mkdir()
+        weight = torch.rand(index.size(1)).double() if weighted else None
+        there = stored(folder, index, 60, weight)
+        kinds[weighted] = {g.gcn().loop.dtype for g in (there, Graph(index, 60, weight))}
+    assert kinds == {False: {np.dtype(np.int32)}, True: {np.dtype(np.float64)}}
 
 
 def test_sixty_four_bit_columns(tmp_path: Path) -> None:
@@ -364,7 +383,11 @@ def test_plan_command(tmp_path: Path, operator: str, capsys: pytest.CaptureFixtu
     words = ["plan", "--graph", str(tmp_path / "graph"), "--mean-features",
              str(tmp_path / "mean.npy"), "--widths", "8", "16", "4", "--method", "virgo-forward",
              "--operator", operator, "--json", str(path)]  # fmt: skip
+    assert main([*words, "--in-memory"]) == 0
+    kept = Plan.from_json(path.read_text())
+    assert capsys.readouterr().out
     assert main(words) == 0
+    assert Plan.from_json(path.read_text()).variances == kept.variances
     shown = capsys.readouterr().out
     assert "virgo-forward (theorem, analytic, uniform) on 60 nodes, 400 edges" in shown
     saved = Plan.from_json(path.read_text())
@@ -382,8 +405,10 @@ def test_plan_command(tmp_path: Path, operator: str, capsys: pytest.CaptureFixtu
         (["--widths", "8", "4", "--json", "x.txt"], "--json: expected a path ending in .json"),
         (["--widths", "8", "4", "--graph", "nowhere"], "nowhere: expected a graph's folder"),
         (["--widths", "8", "4", "--method", "best"], "method: expected one of lecun"),
+        (["--widths", "8", "4", "--in-memory", "--engine", "duckdb"],
+         "--in-memory: expected a graph on disk, got --engine"),
     ],
-)
+)  # fmt: skip
 def test_plan_commands_errors(
     tmp_path: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,24 +1,29 @@
 """Virgo: initialise graph neural networks so that signal and gradient survive the graph."""
 
-from . import data
-from .diagnostics import (
-    Comparison,
-    LightningMonitor,
-    Measurement,
-    Monitor,
-    Report,
-    Thresholds,
-    check,
-    compare,
-    measure,
-    verify,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .errors import DataError, GraphError, LayerError, OptionError, PlanError, VirgoError
-from .init import init_, plan
-from .layers import LayerView, Stage, Term, register_layer
-from .plans import Plan, Row
-from .propagation import Graph, Operator
-from .schemes import methods, register_method
+
+if TYPE_CHECKING:
+    from . import data
+    from .diagnostics import (
+        Comparison,
+        LightningMonitor,
+        Measurement,
+        Monitor,
+        Report,
+        Thresholds,
+        check,
+        compare,
+        measure,
+        verify,
+    )
+    from .init import init_, plan
+    from .layers import LayerView, Stage, Term, register_layer
+    from .plans import Plan, Row
+    from .propagation import Graph, Operator
+    from .schemes import methods, register_method
 
 __version__ = "0.1.0"
 __all__ = [
@@ -52,3 +57,35 @@ __all__ = [
     "register_method",
     "verify",
 ]
+
+#: Where names are that are imported when they are first used. PyTorch and PyG take seconds to
+#: import, and `virgo graph build` needs neither.
+_HOMES = {
+    "diagnostics": ("Comparison", "LightningMonitor", "Measurement", "Monitor", "Report",
+                    "Thresholds", "check", "compare", "measure", "verify"),
+    "init": ("init_", "plan"),
+    "layers": ("LayerView", "Stage", "Term", "register_layer"),
+    "plans": ("Plan", "Row"),
+    "propagation": ("Graph", "Operator"),
+    "schemes": ("methods", "register_method"),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name from its module, or a module of the package."""
+    if name in _HOME_OF:
+        found = getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
+        globals()[name] = found
+        return found
+    if not name.startswith("_"):
+        try:
+            return import_module(f".{name}", __name__)
+        except ModuleNotFoundError as error:
+            if error.name != f"{__name__}.{name}":
+                raise
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

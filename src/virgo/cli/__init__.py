@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
+from importlib import import_module
 
-import virgo
-from virgo.cli import datasets, diagnose, graphs, planning, sweeping, tables, training
+from virgo import __version__
 from virgo.cli.progress import errors
 from virgo.errors import VirgoError
 
 __all__ = ["main", "parser"]
 
+#: Modules and their commands. Only that of the command given is imported: what one needs may take
+#: seconds that another should not wait for.
+_COMMANDS = {
+    "diagnose": ("demo", "methods", "check", "compare", "verify"),
+    "graphs": ("graph",),
+    "planning": ("plan",),
+    "datasets": ("data",),
+    "training": ("train",),
+    "sweeping": ("sweep",),
+    "tables": ("table",),
+}
 
-def parser() -> argparse.ArgumentParser:
-    """All commands and their options."""
+
+def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The command that ``words`` begin with and its options; all commands if they name none."""
     top = argparse.ArgumentParser(
         prog="virgo",
         description="Initialise graph neural networks so that signal and gradient survive.",
         epilog="In Python: virgo.init_(model, data) initialises any PyTorch Geometric model.",
     )
-    top.add_argument("--version", action="version", version=f"virgo {virgo.__version__}")
+    top.add_argument("--version", action="version", version=f"virgo {__version__}")
     commands = top.add_subparsers(required=True, metavar="command")
-    for module in (diagnose, graphs, planning, datasets, training, sweeping, tables):
-        module.add_to(commands)
+    asked = [module for module, names in _COMMANDS.items() if words and words[0] in names]
+    for module in asked or _COMMANDS:
+        import_module(f"virgo.cli.{module}").add_to(commands)
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a user's mistake is one line on stderr and exit code 2."""
-    args = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args = parser(words).parse_args(words)
     try:
         code: int = args.run(args)
         return code
