@@ -327,6 +327,25 @@ def scale_build() -> str:
     return table(header, rows) if rows else "not run"
 
 
+def scale_largest() -> str:
+    """What the largest graph took, in one sentence."""
+    mapped, inside, built = (scale(step) for step in ("plan, mapped", "plan, in memory", "build"))
+    whole = [edges for edges in mapped if edges in inside and edges in built]
+    if not whole:
+        return "not run"
+    edges = max(whole)
+    one, other, build = mapped[edges], inside[edges], built[edges]
+    cores = (results("benchmarks") or {})["machine"]["cores"]
+    return (
+        f"The largest graph run has {edges:,} directed edges on {one['nodes']:,} nodes. On "
+        f"{cores} cores `virgo graph build` took {build['seconds']:.0f} s and "
+        f"{build['peak_bytes'] / 1e9:.1f} GB of memory, and a plan of three layers "
+        f"{one['seconds']:.0f} s and {one['peak_bytes'] / 1e9:.1f} GB, memory-mapped; with all edges "
+        f"in memory {other['seconds']:.0f} s, reading them included, and "
+        f"{other['peak_bytes'] / 1e9:.1f} GB."
+    )
+
+
 def scale_route() -> str:
     rows = [[millions(edges), f"x{one['ratio']:.1f}", f"{one['largest_difference']:.1e}"]
             for edges, one in scale("route").items()]  # fmt: skip
@@ -356,6 +375,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "graph-batches": graph_batches,
     "ddi-step": ddi_step,
     "approximation": approximation,
+    "scale-largest": scale_largest,
     "scale-hop": scale_hop,
     "scale-plan": scale_plan,
     "scale-build": scale_build,
