@@ -340,8 +340,8 @@ def scale_largest() -> str:
         f"The largest graph run has {edges:,} directed edges on {one['nodes']:,} nodes. On "
         f"{cores} cores `virgo graph build` took {build['seconds']:.0f} s and "
         f"{build['peak_bytes'] / 1e9:.1f} GB of memory, and a plan of three layers "
-        f"{one['seconds']:.0f} s and {one['peak_bytes'] / 1e9:.1f} GB, memory-mapped; with all edges "
-        f"in memory {other['seconds']:.0f} s, reading them included, and "
+        f"{one['seconds']:.0f} s and {one['peak_bytes'] / 1e9:.1f} GB, memory-mapped; with all "
+        f"edges in memory {other['seconds']:.0f} s, reading them included, and "
         f"{other['peak_bytes'] / 1e9:.1f} GB."
     )
 
