@@ -129,13 +129,13 @@ def hop(graph: Path, rounds: int, rivals: bool) -> dict[str, Any]:
     stored = virgo.Graph.open(graph, in_memory=True)
     inside, operator = stored.by_target, stored.gcn()
     x = np.random.default_rng(0).random(stored.num_nodes)
-    carried = [x.copy()]
+    carried = [x.copy(), np.empty_like(x)]
 
     def virgo_hop() -> None:  # one after another, as in a plan
-        carried[0] = operator(carried[0], overwrite=True)
+        carried[:] = operator(carried[0], overwrite=True, out=carried[1]), carried[0]
 
     functions: dict[str, Callable[[], Any]] = {
-        "gather": lambda: _gathered(inside, x),
+        "gather": lambda: _gathered(inside, carried[0]),
         "virgo": virgo_hop,
     }
     if rivals:

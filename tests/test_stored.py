@@ -53,6 +53,7 @@ def operators(graph: Any) -> Iterator[tuple[str, Operator]]:
     yield "cluster", graph.cluster_gcn(diag_lambda=0.5)
     yield "cluster by source", graph.cluster_gcn(by_source=True)
     yield "twice", graph.gcn().times(2)
+    yield "sum, three times", graph.sum().times(3)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -96,8 +97,13 @@ def test_an_operator_may_use_its_inputs_memory_only_if_told(tmp_path: Path) -> N
     for name, operator in operators(there):
         before = x.copy()
         expected = operator(x)
+        there_is_room = np.full(60, np.nan)
+        np.testing.assert_array_equal(operator(x, out=there_is_room), expected, err_msg=name)
         np.testing.assert_array_equal(x, before, err_msg=name)
+        again, room = before.copy(), np.full(60, np.nan)
         np.testing.assert_array_equal(operator(before, overwrite=True), expected, err_msg=name)
+        both = operator(again, overwrite=True, out=room)
+        np.testing.assert_array_equal(both, expected, err_msg=name)
 
 
 def test_sums_do_not_depend_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,7 @@ def hops(
     ratios: dict[tuple[int, int], float] = {}
     terms: dict[tuple[int, int], tuple[float, ...]] = {}
     last_squared_norm = math.nan
+    spare = None  # a vector that is no longer needed, for the next result
     for i in order:
         incoming = [reached[j] for j in sources[i]] + ([(start, start_norm)] if starts[i] else [])
         logs = [log_norms[j] for j in sources[i]] + ([0.0] if starts[i] else [])
@@ -99,7 +100,12 @@ def hops(
         for s, stage in chain if direction == "forward" else chain[::-1]:
             operators = [term.operator if direction == "forward" else term.operator.T
                          for term in stage]  # fmt: skip
-            parts = [_applied(operator, a, mine and len(stage) == 1) for operator in operators]
+            if mine and len(stage) == 1 and isinstance(a, np.ndarray):
+                parts = [operators[0](a, overwrite=True, out=spare)]
+                spare = a if a.ndim == 1 and parts[0] is not a else None
+            else:
+                spare = None
+                parts = [operator(a) for operator in operators]
             norms = [squared_norm(part) for part in parts]
             after = sum(norms)
             if not (math.isfinite(after) and after > 0 and before > 0):
@@ -123,11 +129,6 @@ def hops(
             reached[i] = a, before
         del a
     return Hops(ratios, terms, last_squared_norm, log_norms)
-
-
-def _applied(operator: Any, a: Any, mine: bool) -> Any:
-    """An operator on a vector whose memory it may use if nobody else needs it."""
-    return operator(a, overwrite=True) if mine and isinstance(a, np.ndarray) else operator(a)
 
 
 def _in_range(a: Any, norm: float) -> tuple[Any, float]:

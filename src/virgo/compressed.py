@@ -103,8 +103,10 @@ class Compressed:
         """The product with a vector, or column by column with a matrix."""
         return self.hop(x)
 
-    def hop(self, x: Vector, left: Vector | float = 1.0, loop: Loops = 0.0) -> Vector:
-        """``diag(left) (M + diag(loop)) x``: one pass over the edges, one new vector.
+    def hop(
+        self, x: Vector, left: Vector | float = 1.0, loop: Loops = 0.0, out: Vector | None = None
+    ) -> Vector:
+        """``diag(left) (M + diag(loop)) x``: one pass over the edges, one new vector or ``out``.
 
         Every row is summed in the order of its edges by one thread, so the result is the same
         whatever the number of threads.
@@ -115,7 +117,7 @@ class Compressed:
             each = [self.hop(column, left, loop) for column in np.ascontiguousarray(x.T)]
             return np.stack(each, axis=1)
         x = np.ascontiguousarray(x, dtype=np.float64)
-        out: Vector = np.empty(self.pointer.size - 1)
+        out = np.empty(self.pointer.size - 1) if out is None else out
         pointer = self.pointer.view(np.uint64)
         columns = self.columns.view(f"u{self.columns.itemsize}")
         # one number for all rows is a vector of stride zero, for which numba compiles a loop apart

@@ -278,20 +278,23 @@ class Operator:
         """The operator applied ``hops`` times."""
         return replace(self, hops=self.hops * hops)
 
-    def __call__(self, x: Vector, *, overwrite: bool = False) -> Vector:
+    def __call__(self, x: Vector, *, overwrite: bool = False, out: Vector | None = None) -> Vector:
         """The operator on one number per node, or on several columns of them.
 
         With ``overwrite`` the input's memory may be used, so that a hop holds two vectors of its
-        own and not three.
+        own and not three. ``out`` is memory for a result of one column, which spares the system
+        from clearing new memory.
         """
         left, right = (self.right, self.left) if self.transposed else (self.left, self.right)
         for hop in range(self.hops):
-            inner = _times(right, x, overwrite or hop > 0)
+            mine = overwrite or hop > 0
+            inner = _times(right, x, mine)
             if self.graph is None:
                 x = _times(left, _times(self.loop, inner))
             else:
                 matrix = self.graph.by_source if self.transposed else self.graph.by_target
-                x = matrix.hop(inner, left, self.loop)
+                given, x = x, matrix.hop(inner, left, self.loop, out)
+                out = inner if mine or inner is not given else None  # for the next hop
         return x
 
 
