@@ -62,7 +62,7 @@ class Bench:
     """The steps that are asked for, one after another, resumable."""
 
     def __init__(self, work: Path, again: bool) -> None:
-        self.work, self.again = work, again
+        self.work, self.again, self.failed = work, again, 0
         self.found = read()
         self.found["machine"] = {"cores": os.cpu_count(), "processor": platform.processor(),
                                  "python": platform.python_version()}  # fmt: skip
@@ -76,6 +76,7 @@ class Bench:
         result = self.run(task, **options)
         if result is None:
             print("failed")
+            self.failed += 1
             return
         self.found["steps"][key] = result
         write(self.found)
@@ -109,7 +110,7 @@ class Bench:
                 self.run("converted", edges=files.listed, out=there)
             self.step(name, edges, task, **options)
         shutil.rmtree(files.again, ignore_errors=True)
-        if not keep:
+        if not keep and not self.failed:
             files.drop()
 
 
@@ -130,11 +131,9 @@ class Files:
             np.save(self.mean, np.random.default_rng(0).random(self.nodes, dtype=np.float32))
 
     def drop(self) -> None:
-        for one in (
-            self.mean,
-            *(self.listed.with_suffix(f".{kind}") for kind in ("npy", *FORMATS)),
-        ):
-            one.unlink(missing_ok=True)
+        self.mean.unlink(missing_ok=True)
+        for kind in ("npy", *FORMATS):
+            self.listed.with_suffix(f".{kind}").unlink(missing_ok=True)
         shutil.rmtree(self.graph, ignore_errors=True)
 
 
@@ -250,7 +249,8 @@ def pictures(found: dict[str, Any], folder: Path) -> None:
     figure.savefig(folder / "scale-memory.png", dpi=160)
 
 
-def main() -> None:
+def main() -> int:
+    """0 if every step that was asked for could be measured."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -261,6 +261,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="measure anew what is there")
     parser.add_argument("--table", action="store_true", help="print only")
     args = parser.parse_args()
+    failed = 0
     if not args.table:
         args.work.mkdir(parents=True, exist_ok=True)
         bench = Bench(args.work, args.again)
@@ -269,8 +270,10 @@ def main() -> None:
         bench.found["growth"] = growth(bench.found)
         write(bench.found)
         pictures(bench.found, PICTURES)
+        failed = bench.failed
     print("\n".join(lines(read())))
+    return int(failed > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
