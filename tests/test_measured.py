@@ -9,6 +9,7 @@ the numbers a plan reports are compared with ours.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -518,3 +519,20 @@ def test_only_a_step_that_can_be_seen_shows_that_a_layer_does_not_respond(
         assert unit.scale * factor == pytest.approx(1.0)  # back to Kaiming's
     else:
         assert factor < 1
+
+
+def test_a_layer_that_is_off_its_target_when_passes_run_out_says_so(small: Data) -> None:
+    """A layer that hardly responds: each pass closes a part of the distance."""
+
+    class Stiff(GCNConv):
+        def forward(self, x: Any, edge_index: Any) -> Any:
+            h = super().forward(x, edge_index)
+            return 1e-6 * h.sign() * h.abs() ** 0.04
+
+    model = Stiff(small.num_features, 8, bias=False)
+    plan = virgo.plan(model, small, "virgo-forward", estimate="measured")
+    (note,) = [note for note in plan.notes if "off its target" in note]
+    assert re.search(r"still x[\d.e+]+ off its target after 12 passes", note)
+    reached = plan.measured["achieved"]["forward"]["range"]
+    told = float(note.partition("still x")[2].split()[0])
+    assert 1.02 < reached <= told  # the last step came after the last look

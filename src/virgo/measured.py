@@ -81,10 +81,10 @@ def measure(
     if wants_gradient:
         achieved["backward"] = _profile(final.grad_received, final.grad_returned)
     notes = [
-        f"{unit.path}: {unit.settled}"
+        f"{unit.path}: {reason}"
         for units in results.values()
         for unit in units
-        if unit.settled not in ("", "met")
+        if (reason := _unmet(unit, tolerance))
     ]
     facts: dict[str, Any] = {"passes": passes, "tolerance": tolerance, "achieved": achieved}
     if wants_gradient:
@@ -224,6 +224,16 @@ def _settle(
         if not moved:
             return taken
     return passes
+
+
+def _unmet(unit: _Unit, tolerance: float) -> str:
+    """Why a layer is not at its target; nothing if it is."""
+    if unit.settled or not unit.history:
+        return "" if unit.settled == "met" else unit.settled
+    off = abs(unit.history[-1][1])
+    if off <= math.log(tolerance):
+        return ""
+    return f"still x{math.exp(off):.3g} off its target after {len(unit.history)} passes"
 
 
 def _passed_on(index: int, received: list[float], returned: list[float], trace: Trace) -> float:
