@@ -25,7 +25,7 @@ import numpy as np
 from .errors import GraphError
 from .layers import Stage
 from .tracing import Trace
-from .vectors import extent, magnitudes, root_of_squares, scaled, squared_norm
+from .vectors import Extent, extent, magnitudes, root_of_squares, scaled, squared_norm
 
 Direction = Literal["forward", "backward"]
 #: Below this share of the squared norm left after cancellation, a mean signal says nothing.
@@ -43,6 +43,7 @@ class Hops:
     terms: dict[tuple[int, int], tuple[float, ...]]
     last_squared_norm: float  # of the first hop taken from `start`, for the softmax rule
     log_norms: list[float]
+    start: Extent | None = None  # of one number a node going forward: whether it can cancel
 
 
 def hops(
@@ -73,6 +74,8 @@ def hops(
 
     rng = np.random.default_rng(0)
     start_norm = squared_norm(start)
+    is_mean = direction == "forward" and getattr(start, "ndim", 1) == 1
+    seen = extent(start) if is_mean else None  # now, as it may be used up below
     starts_left = sum(starts)
     reached: dict[int, tuple[Any, float]] = {}  # by call: its vector, and the squared norm of it
     log_norms = [0.0] * len(calls)
@@ -128,7 +131,7 @@ def hops(
         if waiting[i]:
             reached[i] = a, before
         del a
-    return Hops(ratios, terms, last_squared_norm, log_norms)
+    return Hops(ratios, terms, last_squared_norm, log_norms, seen)
 
 
 def _in_range(a: Any, norm: float) -> tuple[Any, float]:
@@ -163,10 +166,9 @@ def check_cancellation(
     Features of both signs average out over neighbours in a vector of means, but not in a ReLU
     network. The same hops on magnitudes tell how much was lost. ``rounding`` is the relative error
     of the features' own precision, below which a total of zero cannot be told from any other.
+    A start without negative numbers cannot cancel and need not be asked about.
     """
-    least, total, magnitude = extent(start)
-    if least >= 0:
-        return
+    _, total, magnitude = signed.start or extent(start)
     unsigned = hops(trace, stages, magnitudes(start), "forward", consume=True)
     worst = min(s - u for s, u in zip(signed.log_norms, unsigned.log_norms, strict=True))
     if abs(total) < max(1e-4, rounding) * magnitude or worst < math.log(CANCELLED):

@@ -220,7 +220,8 @@ class Study:
             self._refuse_empty_means(self.node_signal)
         bare = self.inputs.is_bare
         found = hops(self.trace, self.stages, self.node_signal, "forward", consume=bare)
-        check_cancellation(self.trace, self.stages, self.node_signal, found, self._rounding)
+        if found.start is not None and found.start.least < 0:
+            check_cancellation(self.trace, self.stages, self.node_signal, found, self._rounding)
         return found
 
     @property
