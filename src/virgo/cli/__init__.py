@@ -13,21 +13,34 @@ from virgo.errors import VirgoError
 
 __all__ = ["main", "parser"]
 
-#: Modules and their commands. Only that of the command given is imported: what one needs may take
-#: seconds that another should not wait for.
+#: Each command, its module and what it is for. Only the module of the command that is given is
+#: imported, as PyTorch and PyG take seconds: `virgo --help` and `virgo graph` need neither.
 _COMMANDS = {
-    "diagnose": ("demo", "methods", "check", "compare", "verify"),
-    "graphs": ("graph",),
-    "planning": ("plan",),
-    "datasets": ("data",),
-    "training": ("train",),
-    "sweeping": ("sweep",),
-    "tables": ("table",),
+    "demo": ("diagnose", "every method on Cora, or on a generated graph where Cora is not at hand"),
+    "methods": ("diagnose", "list the initialisation methods"),
+    "check": ("diagnose", "do signal and gradient survive this model? exit code 1 if not"),
+    "compare": (
+        "diagnose",
+        "variance over layers, all methods side by side (the paper's Figure 1)",
+    ),
+    "verify": ("diagnose", "the paper's five assumption tables on real graphs"),
+    "graph": (
+        "graphs",
+        "graphs on disk: build one from an edge list in bounded memory, describe it",
+    ),
+    "plan": ("planning", "the variances for a graph on disk or in a lake, from its edges alone"),
+    "data": ("datasets", "the paper's fifteen datasets: what is here, prepare one, check them"),
+    "train": ("training", "train one network, with a live curve"),
+    "sweep": (
+        "sweeping",
+        "run the paper's grids over methods and seeds; goes on where it was stopped",
+    ),
+    "table": ("tables", "the paper's tables beside what we measured, with tests"),
 }
 
 
 def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The command that ``words`` begin with and its options; all commands if they name none."""
+    """For the command that ``words`` begin with; if they name none, a list of all commands."""
     top = argparse.ArgumentParser(
         prog="virgo",
         description="Initialise graph neural networks so that signal and gradient survive.",
@@ -35,9 +48,12 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"virgo {__version__}")
     commands = top.add_subparsers(required=True, metavar="command")
-    asked = [module for module, names in _COMMANDS.items() if words and words[0] in names]
-    for module in asked or _COMMANDS:
+    if words and words[0] in _COMMANDS:
+        module, _ = _COMMANDS[words[0]]
         import_module(f"virgo.cli.{module}").add_to(commands)
+    else:
+        for name, (_, what) in _COMMANDS.items():
+            commands.add_parser(name, help=what)
     return top
 
 

@@ -136,7 +136,6 @@ def add_to(commands: Any) -> None:
     """``virgo data`` and its commands."""
     data = commands.add_parser(
         "data",
-        help="the paper's fifteen datasets: what is here, prepare one, check them",
         description="Datasets are read from a data root, which is never written to, and their "
         "processed copies are kept in the user's cache.",
         epilog="virgo data list\nvirgo data get cora\nvirgo data check cora imdb-b",

@@ -255,19 +255,17 @@ def add_to(commands: Any) -> None:
     """The commands that look at a model and a graph."""
     one = commands.add_parser(
         "demo",
-        help="every method on Cora, or on a generated graph where Cora is not at hand",
         description="Initialises a GCN with every method, prints its variances layer by layer and "
         "a short accuracy comparison, and draws a picture. Takes under a minute.",
     )
     one.add_argument("--out", type=Path, default=Path("out"), help="folder for the picture")
     one.set_defaults(run=demo)
 
-    two = commands.add_parser("methods", help="list the initialisation methods")
+    two = commands.add_parser("methods", description="Lists the initialisation methods.")
     two.set_defaults(run=methods)
 
     three = commands.add_parser(
         "check",
-        help="do signal and gradient survive this model? exit code 1 if not",
         description="Measures one pass of a model on a graph, prints predicted beside measured "
         "variances and a verdict, and exits with 1 if it is bad, so that it serves in CI.",
         epilog="virgo check cora --layers 16 --method xavier\n"
@@ -288,7 +286,6 @@ def add_to(commands: Any) -> None:
 
     four = commands.add_parser(
         "compare",
-        help="variance over layers, all methods side by side (the paper's Figure 1)",
         description="Forward and backward variance over layers for all methods, mean and spread "
         "over draws, and whether the paper's claim holds.",
         epilog="virgo compare cora --layers 5 16 --png figure.png --html figure.html\n"
@@ -305,7 +302,6 @@ def add_to(commands: Any) -> None:
 
     five = commands.add_parser(
         "verify",
-        help="the paper's five assumption tables on real graphs",
         description="Samples message paths and weight paths of a 3-layer Xavier GCN and prints "
         "tables A1-A5 beside the paper's.",
     )

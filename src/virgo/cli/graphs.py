@@ -114,7 +114,6 @@ def add_to(commands: Any) -> None:
     """``virgo graph`` and its commands."""
     graph = commands.add_parser(
         "graph",
-        help="graphs on disk: build one from an edge list in bounded memory, describe it",
         description="Turns edge lists of any size into compressed rows on disk, which are "
         "memory-mapped where they are used.",
         epilog="virgo graph build edges.parquet graph --symmetric --memory 2GB\n"

@@ -127,7 +127,6 @@ def add_to(commands: Any) -> None:
     """The command and its options."""
     command = commands.add_parser(
         "plan",
-        help="the variances for a graph on disk or in a lake, from its edges alone",
         description="Prints the variance of every weight of a network on a graph of any size. The "
         "closed form needs the edges and one number per node; memory stays near a few vectors.",
         epilog="virgo graph build edges.parquet papers --symmetric\n"

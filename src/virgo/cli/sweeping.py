@@ -198,7 +198,6 @@ def add_to(commands: Any) -> None:
     """``virgo sweep`` and what is below it."""
     top = commands.add_parser(
         "sweep",
-        help="run the paper's grids over methods and seeds; goes on where it was stopped",
         description="Runs every configuration of a table's grid with every method and ten seeds. "
         "Stop it, kill it, start it again, on several machines at once with a PostgreSQL URL: "
         "what is done is never done again.",

@@ -90,7 +90,6 @@ def add_to(commands: Any) -> None:
     """The command that makes tables."""
     one = commands.add_parser(
         "table",
-        help="the paper's tables beside what we measured, with tests",
         description="Selects each cell's configuration by mean validation and prints its test mean "
         "and standard deviation, the paper's cell, the difference, first and second, and whether "
         "the best Virgo method beats the best classic one by a paired test.",

@@ -150,7 +150,6 @@ def add_to(commands: Any) -> None:
     """The command and its options."""
     command = commands.add_parser(
         "train",
-        help="train one network, with a live curve",
         description="Trains a network by the paper's protocol (Adam, validation after every epoch, "
         "early stopping) and tests the weights of the best epoch once.",
         epilog="virgo train --dataset cora --model gcn --init virgo-backward --layers 4\n"
