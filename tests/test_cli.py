@@ -63,6 +63,24 @@ def test_every_name_of_the_package_is_found_when_it_is_used() -> None:
         _ = virgo.nothing
 
 
+def test_two_threads_may_ask_for_names_at_once() -> None:
+    code = """
+import threading, virgo
+wrong = []
+def ask(name):
+    try:
+        getattr(virgo, name)
+    except Exception as error:
+        wrong.append(error)
+threads = [threading.Thread(target=ask, args=(n,)) for n in ("LayerView", "Plan", "data")]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(wrong, virgo.init_.__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]", "init_"]
+
+
 def test_every_command_is_listed_with_its_module(capsys: pytest.CaptureFixture[str]) -> None:
     there = {word for name in cli._COMMANDS for word in _choices(cli.parser([name, "--help"]))}
     assert there == set(cli._COMMANDS) == set(_choices(cli.parser()))

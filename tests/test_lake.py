@@ -17,6 +17,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN, GIN, GraphSAGE
 
 import virgo
+from virgo.cli.planning import chain
 from virgo.errors import DataError, GraphError, OptionError
 from virgo.propagation import Graph
 from virgo.vectors import extent, magnitudes, root_of_squares, scaled, squared_norm
@@ -594,3 +595,20 @@ def test_a_missing_library_is_named(
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(OptionError, match=rf"{missing}.*pip install 'virgo-gnn\[{extra}\]'"):
         lake.connect(engine)
+
+
+@pytest.mark.parametrize("operator", ["sum", "gin", "graph"])
+def test_ones_are_no_decimals(tmp_path: Path, operator: str) -> None:
+    """Whose sums overflow, and which a checkpoint would keep as they are."""
+    rng = np.random.default_rng(0)
+    index = np.concatenate([rng.integers(0, 500, (2, 4000)), np.zeros((2, 400), int)], 1)
+    index[0, -400:] = np.arange(400)  # a hub
+    pq.write_table(pa.table({"src": index[0], "dst": index[1]}), tmp_path / "edges.parquet")
+    model = chain(operator, [4] * 25)
+    here = virgo.Graph(torch.from_numpy(index), 500)
+    expected = virgo.plan(model, here, "virgo").variances
+    there = lake.open(
+        "duckdb", str(tmp_path / "edges.parquet"), num_nodes=500, checkpoint=tmp_path / "kept"
+    )
+    found = virgo.plan(model, there, "virgo").variances
+    assert found == pytest.approx(expected, rel=1e-9)

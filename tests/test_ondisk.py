@@ -26,6 +26,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ondisk_kit import Edges, random_edges, reference
+from torch_geometric.data import Data
 
 import virgo
 from virgo.cli import graphs
@@ -822,3 +823,40 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     )  # fmt: skip
     # beside the buffers: indices of spills, threads' stacks and heaps
     assert int(done.stdout) < (64 + 48) * 1024
+
+
+def test_more_nodes_than_a_build_can_number_are_refused_at_once(tmp_path: Path) -> None:
+    np.save(tmp_path / "edges.npy", np.array([[0, 1], [1, 2]]))
+    with pytest.raises(OptionError, match="num_nodes: expected at most 4,294,967,296"):
+        build(tmp_path / "edges.npy", tmp_path / "out", num_nodes=5_000_000_000)
+    assert [one.name for one in tmp_path.iterdir()] == ["edges.npy"]
+
+
+def test_a_linked_folder_is_replaced_behind_its_link(tmp_path: Path) -> None:
+    np.save(tmp_path / "edges.npy", np.array([[0, 1], [1, 2]]))
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    for _ in range(2):
+        build(tmp_path / "edges.npy", tmp_path / "link", force=True)
+        assert (tmp_path / "link").is_symlink()
+        assert read_header(tmp_path / "link").num_edges == 2
+    assert {one.name for one in tmp_path.iterdir()} == {"edges.npy", "real", "link"}
+
+
+def test_a_saved_data_and_what_is_none(tmp_path: Path) -> None:
+    index = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    weight = torch.ones(3, dtype=torch.bfloat16)
+    torch.save(Data(edge_index=index, edge_weight=weight), tmp_path / "data.pt")
+    header = build(tmp_path / "data.pt", tmp_path / "out")
+    assert (header.num_nodes, header.num_edges, header.weighted) == (3, 3, True)
+    torch.save([1, 2, 3], tmp_path / "list.pt")
+    torch.save(index.to_sparse(), tmp_path / "sparse.pt")
+    for name in ("list", "sparse"):
+        with pytest.raises(DataError, match="expected a tensor edge_index or a dictionary"):
+            build(tmp_path / f"{name}.pt", tmp_path / name)
+
+
+def test_ids_beyond_63_bits_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "edges.npy", np.array([[0, 2**63 + 5], [1, 2]], dtype=np.uint64))
+    with pytest.raises(DataError, match="expected ids of 64 bits with a sign"):
+        build(tmp_path / "edges.npy", tmp_path / "out", relabel=True)

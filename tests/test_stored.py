@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GAT, GCN, GIN, GraphConv, GraphSAGE
+from torch_geometric.nn import GAT, GCN, GIN, GCNConv, GraphConv, GraphSAGE, SGConv
 
 import virgo
 from virgo import _kernels, bare, compressed, neighbourhoods, ondisk
@@ -126,6 +129,42 @@ def test_counted_loops_take_four_bytes_a_node(tmp_path: Path) -> None:
         there = stored(folder, index, 60, weight)
         kinds[weighted] = {g.gcn().loop.dtype for g in (there, Graph(index, 60, weight))}
     assert kinds == {False: {np.dtype(np.int32)}, True: {np.dtype(np.float64)}}
+
+
+def test_a_used_graph_is_copied_by_its_path(tmp_path: Path) -> None:
+    there = stored(tmp_path, edges(), 60)
+    x = np.arange(60.0)
+    expected = there.gcn()(x)
+    written = pickle.dumps(there)
+    assert len(written) < 500
+    for again in (pickle.loads(written), copy.deepcopy(there)):
+        np.testing.assert_array_equal(again.gcn()(x), expected)
+        np.testing.assert_array_equal(again.reversed.sum()(x), there.reversed.sum()(x))
+
+
+@pytest.mark.parametrize(
+    ("index", "weight", "message"),
+    [
+        ([[0, -1], [1, 2]], None, "edge_index: expected ids from 0 to 2, got -1 to 2"),
+        ([[0, 5], [1, 2]], None, "edge_index: expected ids from 0 to 2, got 0 to 5"),
+        ([[0, 1], [1, 2]], [1.0], "edge_weight: expected 2 numbers, one an edge, got 1"),
+        ([[0, 1], [1, 2], [2, 0]], None, "edge_index: expected integers of shape"),
+        ([[0.0, 1.0], [1.0, 2.0]], None, "edge_index: expected integers of shape"),
+    ],
+)
+def test_a_graph_refuses_what_would_be_looked_up_elsewhere(
+    index: Any, weight: Any, message: str
+) -> None:
+    given = None if weight is None else torch.tensor(weight)
+    with pytest.raises(GraphError, match=re.escape(message)):
+        Graph(torch.tensor(index), 3, given)
+
+
+def test_a_vector_of_another_size_is_refused(tmp_path: Path) -> None:
+    there = stored(tmp_path, edges(), 60)
+    for graph in (there, Graph(edges(), 60)):
+        with pytest.raises(GraphError, match="x: expected 60 numbers, one a node, got 10"):
+            graph.sum()(np.ones(10))
 
 
 def test_sixty_four_bit_columns(tmp_path: Path) -> None:
@@ -433,6 +472,109 @@ def test_the_softmax_rule_on_request(tmp_path: Path, capsys: pytest.CaptureFixtu
         found[len(more)] = json.loads(path.read_text())["num_classes"]
     assert found == {0: None, 1: 4}
     capsys.readouterr()
+
+
+class Through(nn.Module):
+    """A layer without hops hands its input through, while others need that input too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.through = GCNConv(8, 8), SGConv(8, 8, K=0)
+        self.one, self.two, self.after = GCNConv(8, 8), GCNConv(8, 8), GCNConv(8, 8)
+
+    def forward(self, x: Any, edge_index: Any) -> Any:
+        h = self.before(x, edge_index).relu()
+        u = self.one(self.through(h, edge_index), edge_index)
+        v = self.two(h, edge_index)
+        return self.after((u + v).relu(), edge_index)
+
+
+class Backwards(nn.Module):
+    """The same for gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = GCNConv(8, 8), GCNConv(8, 8)
+        self.through, self.after = SGConv(8, 8, K=0), GCNConv(8, 8)
+
+    def forward(self, x: Any, edge_index: Any) -> Any:
+        u, v = self.one(x, edge_index), self.through(self.two(x, edge_index), edge_index)
+        return self.after((u + v).relu(), edge_index)
+
+
+@pytest.mark.parametrize(
+    ("network", "method"), [(Through, "virgo-forward"), (Backwards, "virgo-backward")]
+)
+def test_a_vector_that_is_handed_through_is_not_overwritten(
+    tmp_path: Path, network: Any, method: str
+) -> None:
+    index, mean = edges(), np.random.default_rng(0).random(60)
+    there = stored(tmp_path, index, 60)
+    x = torch.from_numpy(mean)[:, None].expand(-1, 8)
+    model = network().double()
+    data = Data(x=x, edge_index=index)
+    for found in (
+        virgo.plan(model, data, method).variances,
+        virgo.plan(model, there, method, mean_features=mean).variances,
+    ):
+        assert found["one.lin.weight"] == pytest.approx(found["two.lin.weight"], rel=1e-12)
+
+
+class Turned(nn.Module):
+    """Declared in the order opposite to that in which it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.first = GCNConv(8, 4), GCNConv(16, 8)
+
+    def forward(self, x: Any, edge_index: Any) -> Any:
+        return self.last(self.first(x, edge_index).relu(), edge_index)
+
+
+def test_the_width_is_that_of_the_layer_that_runs_first(tmp_path: Path) -> None:
+    there, x = stored(tmp_path, edges(), 60), torch.rand(60, 16, dtype=torch.float64)
+    model = Turned().double()
+    expected = virgo.plan(model, Data(x=x, edge_index=edges()), "virgo-forward").variances
+    for given in ({"mean_features": x.mean(1).numpy()}, {"features": x.numpy()}):
+        found = virgo.plan(model, there, "virgo-forward", **given).variances
+        assert found == pytest.approx(expected, rel=1e-9)
+    with pytest.raises(LayerError, match="features: expected 16 columns"):
+        virgo.plan(model, there, "virgo-forward", features=x[:, :9].numpy())
+
+
+def test_lazy_layers_on_a_graph_without_features(tmp_path: Path) -> None:
+    there, x = stored(tmp_path, edges(), 60), np.random.default_rng(0).random((60, 16))
+    with pytest.raises(LayerError, match="expected a layer with known in_channels"):
+        virgo.plan(GCN(-1, 8, 2, 3), there, "virgo-forward")
+    expected = virgo.plan(GCN(16, 8, 2, 3), there, "virgo-forward", features=x).variances
+    assert virgo.plan(GCN(-1, 8, 2, 3), there, "virgo-forward", features=x).variances == expected
+    model = GCN(-1, 8, 2, 3)
+    assert virgo.init_(model, there, "virgo-forward", features=x).variances == expected
+    assert tuple(model.convs[0].lin.weight.shape) == (8, 16)
+
+
+def test_weights_that_a_model_computes_are_not_taken_for_the_graphs(tmp_path: Path) -> None:
+    index, weight = edges(), torch.rand(400, dtype=torch.float64) + 0.1
+    there = stored(tmp_path, index, 60, weight)
+    model, mean = GCN(16, 8, 2, 3), np.ones(60)
+    for graph in (there, there.unweighted):
+        with pytest.raises(LayerError, match="edge weights that are none of the data's tensors"):
+            virgo.plan(
+                model, graph, "virgo-forward", mean_features=mean,
+                forward=lambda m, d: m(d.x, d.edge_index, torch.rand(d.num_edges)),
+            )  # fmt: skip
+
+
+def test_mean_features_are_looked_at_by_every_method(tmp_path: Path) -> None:
+    there, model = stored(tmp_path, edges(), 60), GCN(16, 8, 2, 3)
+    np.save(tmp_path / "short.npy", np.ones(7))
+    for method in ("xavier", "virgo-backward"):
+        with pytest.raises(GraphError, match=r"mean_features: expected a \.npy file"):
+            virgo.plan(model, there, method, mean_features=str(tmp_path / "no.npy"))
+        with pytest.raises(GraphError, match="mean_features: expected 60 numbers"):
+            virgo.plan(model, there, method, mean_features=tmp_path / "short.npy")
+    with pytest.raises(OptionError, match="signal='rms': expected features"):
+        virgo.plan(model, there, "virgo-forward", mean_features=np.ones(60), signal="rms")
 
 
 # --- real graphs --------------------------------------------------------------------------------

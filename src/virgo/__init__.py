@@ -1,6 +1,7 @@
 """Virgo: initialise graph neural networks so that signal and gradient survive the graph."""
 
 from importlib import import_module
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from .errors import DataError, GraphError, LayerError, OptionError, PlanError, VirgoError
@@ -70,20 +71,22 @@ _HOMES = {
     "schemes": ("methods", "register_method"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_ONE_AT_A_TIME = RLock()  # PyG's modules import each other, which two threads at once break
 
 
 def __getattr__(name: str) -> Any:
     """A public name from its module, or a module of the package."""
-    if name in _HOME_OF:
-        found = getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
-        globals()[name] = found
-        return found
-    if not name.startswith("_"):
-        try:
-            return import_module(f".{name}", __name__)
-        except ModuleNotFoundError as error:
-            if error.name != f"{__name__}.{name}":
-                raise
+    with _ONE_AT_A_TIME:
+        if name in _HOME_OF:
+            found = getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
+            globals()[name] = found
+            return found
+        if name.isidentifier() and not name.startswith("_"):
+            try:
+                return import_module(f".{name}", __name__)
+            except ModuleNotFoundError as error:
+                if error.name != f"{__name__}.{name}":
+                    raise
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

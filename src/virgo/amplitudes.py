@@ -129,7 +129,9 @@ def hops(
             a, before = _in_range(a, before)
         log_norms[i] = log_norm
         if waiting[i]:
-            reached[i] = a, before
+            # what an operator handed through may be needed by others too, and would be overwritten
+            shared = not mine and isinstance(a, np.ndarray)
+            reached[i] = (a.copy() if shared else a), before
         del a
     return Hops(ratios, terms, last_squared_norm, log_norms, seen)
 

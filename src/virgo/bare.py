@@ -14,11 +14,12 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from .errors import GraphError, LayerError, OptionError
-from .inputs import Inputs
+from .errors import GraphError, LayerError, OptionError, VirgoError
+from .inputs import Forward, Inputs
 from .layers import is_layer
 from .modules import is_linear
 from .propagation import Graph
+from .tracing import watch
 from .vectors import Vector, load_array
 
 _RING = 8  # nodes of the toy graph
@@ -45,7 +46,10 @@ class GraphInputs(Inputs):
     features: Any = None
 
     @classmethod
-    def of(cls, graph: Any, model: nn.Module, mean_features: Any, features: Any) -> GraphInputs:
+    def of(
+        cls, graph: Any, model: nn.Module, mean_features: Any, features: Any,
+        forward: Forward | None = None,
+    ) -> GraphInputs:  # fmt: skip
         """The inputs for one model, whose first width the toy graph's features have."""
         if features is not None and mean_features is not None:
             raise OptionError("mean_features: expected it or features, got both. Pass one of them.")
@@ -56,12 +60,9 @@ class GraphInputs(Inputs):
                 f"features: expected a matrix of {graph.num_nodes:,} rows, one a node, got shape "
                 f"{list(features.shape)}. Pass one number per node as mean_features."
             )
-        width = _first_width(model)
-        if features is not None and features.shape[1] != width:
-            raise LayerError(
-                f"features: expected {width} columns, as many as the model takes, got "
-                f"{features.shape[1]}. Build the model for these features."
-            )
+        if isinstance(graph, Graph) and mean_features is not None:
+            _check_size(mean_features, graph.num_nodes)
+        width = _width(model, features, graph.is_weighted, forward)
         return cls(_toy(width, graph.is_weighted), None, graph, mean_features, features)
 
     @property
@@ -97,6 +98,12 @@ class GraphInputs(Inputs):
             return self.home.signal(_reduced(self.features, kind))
         if self.mean_features is None:
             return self.home.ones()
+        if kind == "rms":
+            raise OptionError(
+                "signal='rms': expected features, whose squares it averages, got mean_features. "
+                "Pass features, or the root mean square of each node's as mean_features with "
+                "signal='mean'."
+            )
         return self.home.signal(self.mean_features)
 
     def neighbourhood(self, nodes: int, seed: int = 0) -> Inputs:
@@ -105,18 +112,60 @@ class GraphInputs(Inputs):
         )
 
 
-def _first_width(model: nn.Module) -> int:
-    """Of the features that the model takes: those of its first layer or linear map."""
-    for module in model.modules():
-        if is_layer(module) or is_linear(module):
-            width = getattr(module, "in_channels", getattr(module, "in_features", None))
-            width = width[0] if isinstance(width, (tuple, list)) else width
-            if isinstance(width, int) and width > 0:
-                return width
-    raise LayerError(
-        f"{type(model).__name__}: expected a layer with known in_channels, got none (lazy layers "
-        f"learn theirs from features). Give the first layer its width."
-    )
+def _check_size(mean_features: Any, nodes: int) -> None:
+    """Say that a file is not there or has another size, also where a method does not read it."""
+    if isinstance(mean_features, str) or hasattr(mean_features, "__fspath__"):
+        shape = load_array(mean_features, "mean_features").shape
+        if shape not in ((nodes,), (nodes, 1)):
+            raise GraphError(
+                f"mean_features: expected {nodes:,} numbers, one a node, got shape {list(shape)}. "
+                f"Pass the mean of each node's features."
+            )
+
+
+def _width(model: nn.Module, features: Any, weighted: bool, forward: Forward | None) -> int:
+    """Of the features that the model takes.
+
+    Modules are declared in any order, so of several widths it is the first that runs.
+    """
+    declared = [width for module in model.modules() if (width := _width_of(module)) is not None]
+    widths = [width for width in dict.fromkeys(declared) if width > 0]
+    is_lazy = len(widths) < len(set(declared))
+    if features is not None and (is_lazy or features.shape[1] in widths):
+        return int(features.shape[1])
+    if not widths or declared[0] < 0:
+        raise LayerError(
+            f"{type(model).__name__}: expected a layer with known in_channels, got none (lazy "
+            f"layers learn theirs from features). Give the first layer its width."
+        )
+    found = widths[0]
+    if not is_lazy:  # a pass would settle its widths for good
+        found = next((w for w in widths if _runs(model, _toy(w, weighted), forward)), found)
+    if features is not None:
+        raise LayerError(
+            f"features: expected {found} columns, as many as the model takes, got "
+            f"{features.shape[1]}. Build the model for these features."
+        )
+    return found
+
+
+def _width_of(module: nn.Module) -> int | None:
+    """What a layer or linear map takes; -1 if it is to be learned, None for other modules."""
+    if not (is_layer(module) or is_linear(module)):
+        return None
+    width = getattr(module, "in_channels", getattr(module, "in_features", None))
+    width = width[0] if isinstance(width, (tuple, list)) else width
+    if not isinstance(width, int):
+        return None
+    return width if width > 0 else -1
+
+
+def _runs(model: nn.Module, data: Data, forward: Forward | None) -> bool:
+    try:
+        watch(model, Inputs(data), forward)
+    except VirgoError:
+        return False
+    return True
 
 
 def _toy(width: int, weighted: bool) -> Data:

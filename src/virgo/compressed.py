@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .errors import GraphError
 from .vectors import Vector
 
 Indices = npt.NDArray[np.int64] | npt.NDArray[np.int32]
@@ -116,6 +117,10 @@ class Compressed:
         if x.ndim == 2:
             each = [self.hop(column, left, loop) for column in np.ascontiguousarray(x.T)]
             return np.stack(each, axis=1)
+        if len(x) != self.pointer.size - 1:  # the loop looks up whatever it is told to
+            raise GraphError(
+                f"x: expected {self.pointer.size - 1:,} numbers, one a node, got {len(x):,}."
+            )
         x = np.ascontiguousarray(x, dtype=np.float64)
         out = np.empty(self.pointer.size - 1) if out is None else out
         pointer = self.pointer.view(np.uint64)

@@ -55,8 +55,13 @@ def init_(
     made = plan(model, data, method, **options)
     bare = unwrap(model)
     if is_uninitialised(bare):
-        read = reading.read(data, max_graphs=options.get("max_graphs"), seed=made.seed)
-        materialise(bare, read, options.get("forward"))
+        forward = options.get("forward")
+        if is_graph(data):
+            given = options.get("mean_features"), options.get("features")
+            read: Inputs = GraphInputs.of(data, bare, *given, forward)
+        else:
+            read = reading.read(data, max_graphs=options.get("max_graphs"), seed=made.seed)
+        materialise(bare, read, forward)
     made.apply_(bare)
     return made
 
@@ -136,7 +141,7 @@ def plan(
     model = unwrap(model)
     layers_of(model)  # says so if there are none
     if is_graph(data):
-        read: Inputs = GraphInputs.of(data, model, mean_features, features)
+        read: Inputs = GraphInputs.of(data, model, mean_features, features, forward)
         _refuse_for_graphs(distribution)
         if estimate == "measured":
             return _measured_on_samples(

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from .compressed import Compressed, Counted, Indices, Loops
+from .errors import GraphError
 from .vectors import Vector, column
 
 __all__ = ["Compressed", "Graph", "Operator", "Vector"]
@@ -47,6 +48,7 @@ class Graph:
         keep_loops: bool = True,
     ) -> None:
         index = edge_index.detach().cpu()
+        _check(index, num_nodes, edge_weight)
         self._sources: Indices = np.ascontiguousarray(index[0].numpy())
         self._targets: Indices = np.ascontiguousarray(index[1].numpy())
         self._weights: Vector | None = None
@@ -296,6 +298,27 @@ class Operator:
                 given, x = x, matrix.hop(inner, left, self.loop, out)
                 out = inner if mine or inner is not given else None  # for the next hop
         return x
+
+
+def _check(index: Tensor, num_nodes: int, weight: Tensor | None) -> None:
+    """Refuse what the compiled loops would follow out of their arrays."""
+    if index.dim() != 2 or index.size(0) != 2 or index.is_floating_point():
+        raise GraphError(
+            f"edge_index: expected integers of shape [2, E], got {index.dtype} of shape "
+            f"{list(index.shape)}. Pass sources and targets as two rows."
+        )
+    if weight is not None and weight.numel() != index.size(1):
+        raise GraphError(
+            f"edge_weight: expected {index.size(1):,} numbers, one an edge, got "
+            f"{weight.numel():,}. Pass one for every edge."
+        )
+    if index.numel():
+        low, high = (int(end) for end in index.aminmax())
+        if low < 0 or high >= num_nodes:
+            raise GraphError(
+                f"edge_index: expected ids from 0 to {num_nodes - 1:,}, got {low:,} to {high:,}. "
+                f"Pass num_nodes, or number the nodes from 0."
+            )
 
 
 def _times(scale: Loops, x: Vector, in_place: bool = False) -> Vector:

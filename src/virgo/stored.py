@@ -49,6 +49,11 @@ class StoredGraph(Graph):
             f"StoredGraph({str(self.path)!r}, {self.num_nodes:,} nodes, {self.num_edges:,} edges)"
         )
 
+    def __reduce__(self) -> Any:
+        """What a copy or another process needs is the folder, not the edges."""
+        how = (str(self.path), self._weighted, self._turned, self._in_memory)
+        return _reopened, how
+
     @property
     def num_edges(self) -> int:
         return self.header.num_edges
@@ -106,3 +111,7 @@ class StoredGraph(Graph):
 
     def loop_weights(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         return self.by_target.loops()
+
+
+def _reopened(path: str, weighted: bool, turned: bool, in_memory: bool) -> StoredGraph:
+    return StoredGraph(path, weighted=weighted, turned=turned, in_memory=in_memory)

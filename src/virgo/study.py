@@ -87,7 +87,7 @@ class Study:
             )
         key = ""
         if call.edge_weight is not None and self.inputs.adjacency is None:
-            key = "edge_weight" if self.inputs.is_bare else self._weight_key(call)
+            key = self._weight_key(call)
         if key not in self._graphs:
             weight = self.inputs.data.get(key) if key else None
             if weight is not None and not bool(torch.isfinite(weight).all()):

@@ -16,6 +16,7 @@ from virgo import demo as demonstration
 from virgo.cli import networks
 from virgo.cli.progress import errors, reporting, track
 from virgo.data.roots import CITATION
+from virgo.data.saved import load_saved
 from virgo.diagnostics.comparison import METHODS, wants_depth
 from virgo.diagnostics.tables import Verified, refresh
 from virgo.diagnostics.verification import verify_all
@@ -82,15 +83,10 @@ def _find_data(args: argparse.Namespace) -> tuple[Any, str, list[str]]:
 
 def load_file(path: Path) -> Any:
     """A ``Data`` saved with ``torch.save``, read without running code that a pickle may hold."""
-    import torch
     from torch_geometric.data import Data
-    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-    from torch_geometric.data.storage import GlobalStorage
 
-    # added for good, as PyG does: the context manager would take PyG's own away when it ends
-    torch.serialization.add_safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage])
     try:
-        found = torch.load(path, weights_only=True)
+        found = load_saved(path)
     except Exception as error:
         raise DataError(
             f"{path}: expected a torch_geometric Data saved with torch.save, got "

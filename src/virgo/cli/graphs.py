@@ -11,7 +11,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from virgo.cli.progress import errors, reporting
+from virgo.cli.progress import errors, reporting, writable_folder
 from virgo.ondisk import build, verify
 from virgo.ondisk.describing import Degrees, Description, describe
 from virgo.ondisk.format import Header
@@ -44,6 +44,7 @@ def info(args: argparse.Namespace) -> int:
     if args.json == "-":
         print(text)
     else:
+        writable_folder(Path(args.json).parent, "--json")
         Path(args.json).write_text(text + "\n", encoding="utf-8")
         print(f"wrote {args.json}")
     return 0

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from virgo.cli.progress import errors
+from virgo.cli.progress import errors, writable_folder
 from virgo.errors import OptionError
 from virgo.sampling import DISTRIBUTIONS
 
@@ -32,6 +32,8 @@ def plan(args: argparse.Namespace) -> int:
 
     if args.json is not None and args.json.suffix != ".json":
         raise OptionError(f"--json: expected a path ending in .json, got {args.json}.")
+    if args.json is not None:  # before hours of work
+        writable_folder(args.json.parent, "--json")
     graph = _graph(args)
     model = chain(args.operator, args.widths, weighted=graph.is_weighted)
     method, options = virgo.schemes.parse_method(args.method)
@@ -75,7 +77,6 @@ def _nodes(args: argparse.Namespace) -> dict[str, Any]:
 
 def _write(made: Plan, path: Path | None) -> None:
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(made.to_json(indent=1), encoding="utf-8")
         print(f"wrote {path}")
 

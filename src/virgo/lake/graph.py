@@ -14,7 +14,16 @@ from virgo.vectors import column
 
 from . import checks, columns
 from .checkpoints import Kept, digest, keeper_for
-from .connections import Connection, Table, connect, from_array, numbers, one_row, read_table
+from .connections import (
+    Connection,
+    Table,
+    connect,
+    from_array,
+    library,
+    numbers,
+    one_row,
+    read_table,
+)
 from .operators import LakeOperator
 from .vectors import Home, LakeVector
 
@@ -105,7 +114,7 @@ class LakeGraph:
                     f"Correct the list."
                 )
             key = digest("nodes", self.key, facts["all"])
-        self.home.nodes = self.home.keeper.keep(key, nodes.mutate(value=1.0), "nodes")
+        self.home.nodes = self.home.keeper.keep(key, nodes.mutate(value=_one()), "nodes")
         self.home.num_nodes = self.home.nodes.rows
 
     def __repr__(self) -> str:
@@ -146,7 +155,7 @@ class LakeGraph:
         if self.home.nodes is not None:
             return LakeVector(self.home, self.home.nodes)
         count = self.num_nodes
-        table = numbers(self.home.con, count).mutate(value=1.0)
+        table = numbers(self.home.con, count).mutate(value=_one())
         return LakeVector(self.home, Kept(table, digest("ones", count), count, float(count)))
 
     def signal(
@@ -289,6 +298,11 @@ class LakeGraph:
         if by_source:
             return LakeOperator(self.home, plain, note, degrees, right=inverse, loop=loop)
         return LakeOperator(self.home, plain, note, degrees, left=inverse, loop=loop)
+
+
+def _one() -> Any:
+    """A column of ones. DuckDB takes a bare 1.0 for a decimal, whose sums overflow."""
+    return library("ibis", "lake").literal(1).cast("float64")
 
 
 def _at_least_one(values: Any) -> Any:

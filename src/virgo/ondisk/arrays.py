@@ -146,18 +146,24 @@ def pt_file(path: Path) -> ArrayFile:
     def load() -> Columns:
         import torch
 
-        found: Any = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        from virgo.data.saved import load_saved
+
+        found = load_saved(path, map_location="cpu", mmap=True)
         while isinstance(found, tuple | list) and found:
             found = found[0]
         weights = None
         if not isinstance(found, torch.Tensor):
-            fields: Any = found if isinstance(found, dict) else vars(found).get("_store", {})
+            store = getattr(found, "_store", {})
+            fields: Any = found if isinstance(found, dict) else store
             found, weights = fields.get("edge_index"), fields.get("edge_weight")
-        if not isinstance(found, torch.Tensor):
+        dense = isinstance(found, torch.Tensor) and found.layout == torch.strided
+        if not dense:
             raise DataError(
                 f"{path}: expected a tensor edge_index or a dictionary with one, got neither. "
                 f"Save data.edge_index."
             )
+        if weights is not None and weights.dtype == torch.bfloat16:
+            weights = weights.float()  # of which numpy knows nothing
         return Columns.of(found.numpy(), None if weights is None else weights.numpy(), path)
 
     return ArrayFile(path, "file of torch.save with an edge_index", load)

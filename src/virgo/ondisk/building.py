@@ -17,9 +17,9 @@ from virgo.ondisk import labels as labelling
 from virgo.ondisk import spills
 from virgo.ondisk.format import FORMAT, NARROW_NODES, ArrayFile, Header
 from virgo.ondisk.journal import State, Work, key_of, locked
-from virgo.ondisk.options import Options, memory_of
+from virgo.ondisk.options import MOST_NODES, Options, memory_of
 from virgo.ondisk.outputs import Output
-from virgo.ondisk.passes import MOST_NODES, Context, Progress, num_threads, read_edges
+from virgo.ondisk.passes import Context, Progress, num_threads, read_edges
 from virgo.ondisk.places import (
     check_space,
     check_target,
@@ -68,6 +68,8 @@ def build(
     """
     asked = Options(**options)
     final = Path(out)
+    if final.is_symlink():  # it is the folder behind it that is replaced
+        final = final.resolve()
     check_target(final, asked.force)
     opened = open_source(source, asked)
     with translated(final), locked(final) as folder:

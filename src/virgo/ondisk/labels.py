@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from virgo.errors import DataError
 from virgo.ondisk.chunks import Chunk
 from virgo.ondisk.format import array_path
 from virgo.ondisk.parquet import arrow
@@ -30,7 +31,13 @@ class Integers:
     @classmethod
     def of(cls, chunk: Chunk) -> Integers:
         """The ids of a chunk."""
-        return cls(np.unique(np.concatenate([chunk.sources, chunk.targets]).astype(np.int64)))
+        given = np.unique(np.concatenate([chunk.sources, chunk.targets]))
+        if given.size and given[-1] > np.iinfo(np.int64).max:
+            raise DataError(
+                f"{chunk.name_edge(0)}: expected ids of 64 bits with a sign, got {given[-1]} in "
+                f"what follows. Write them as strings."
+            )
+        return cls(given.astype(np.int64))
 
     def union(self, other: Integers) -> Integers:
         """The ids of both."""

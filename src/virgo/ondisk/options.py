@@ -9,6 +9,8 @@ from typing import Any
 
 from virgo.errors import OptionError
 
+#: An edge is one 64-bit number in a build, half of it a node.
+MOST_NODES = 2**32
 LEAST_MEMORY = 2**16
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 #: What decides where and how a graph is built, but not which graph.
@@ -60,6 +62,10 @@ class Options:
         memory_of(self.memory)
         if self.num_nodes is not None and self.num_nodes < 1:
             raise OptionError(f"num_nodes: expected at least 1, got {self.num_nodes}.")
+        if self.num_nodes is not None and self.num_nodes > MOST_NODES:
+            raise OptionError(
+                f"num_nodes: expected at most {MOST_NODES:,}, got {self.num_nodes:,}. Give fewer."
+            )
         if self.num_nodes is not None and self.relabel:
             raise OptionError(
                 "num_nodes: expected none with relabel, which counts the nodes itself, got "

@@ -13,14 +13,12 @@ import numpy as np
 from virgo.errors import DataError
 from virgo.ondisk.chunks import Chunk
 from virgo.ondisk.journal import State, Work
-from virgo.ondisk.options import Options, memory_of
+from virgo.ondisk.options import MOST_NODES, Options, memory_of
 from virgo.ondisk.sources import Source
 from virgo.ondisk.spills import CELLS, RUN, Record, Spill, shift_for
 from virgo.processors import cores
 
 Progress = Callable[[int, int, str], None]
-#: An edge is one 64-bit number in a build, half of it a node.
-MOST_NODES = 2**32
 #: Edges of the largest chunk, and bytes that one takes: ids and weight, and the text they were in.
 _CHUNK = 2**22
 _CHUNK_EDGE = 64

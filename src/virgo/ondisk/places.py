@@ -75,7 +75,8 @@ def check_space(source: Source, options: Options, folder: Path, scratch: Path) -
         spilled, kept = 2 * spilled, 2 * kept
     if options.merges:
         kept = 0  # nobody knows what will be left
-    kept += 8 * (options.num_nodes or source.num_nodes or 0)
+    pointers = 1 if options.symmetric else 2
+    kept += pointers * 8 * (options.num_nodes or source.num_nodes or 0)
     needs = {scratch: spilled, folder: kept}
     if os.stat(scratch).st_dev == os.stat(folder).st_dev:
         needs = {folder: spilled + kept}
