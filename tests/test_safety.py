@@ -497,13 +497,13 @@ def test_twice_the_depth_costs_about_twice_the_work(kind: Any, data: Data) -> No
 #: Every room, lowest first; a room may import those below it. Rooms on one line are strangers.
 FLOORS = [
     {"errors", "processors"},
-    {"theory", "_kernels", "data", "vectors", "ondisk"},
-    {"compressed", "lake"},
+    {"theory", "_kernels", "data", "vectors"},
+    {"compressed", "lake", "ondisk"},
     {"propagation", "sampling"},
     {"inputs", "layers", "stored"},
     {"reading", "modules"},
-    {"bare"},
     {"tracing"},
+    {"bare"},
     {"amplitudes", "plans", "schemes", "observing"},
     {"study"},
     {"analytic", "measured", "released", "leftovers", "neighbourhoods"},
