@@ -280,8 +280,9 @@ WEIGHT: dict[str, dict[str, str]] = {
 def main(source: str, out: str, seed: str, kills: str, options: str) -> None:
     """Build ``out`` in processes that are killed, ``kills`` times, and then in one that is not.
 
-    Some die at a random moment, some right after a random write. Prints the stages that the
-    journal was in after each, and the checksums.
+    Some die at a random moment, some right after a random write, the third while it sorts, which
+    a random moment may miss. Prints the stages that the journal was in after each, and the
+    checksums.
     """
     from virgo.ondisk import build, journal, read_header
 
@@ -298,13 +299,15 @@ def main(source: str, out: str, seed: str, kills: str, options: str) -> None:
     for attempt in range(int(kills)):
         child = os.fork()
         if child == 0:
-            if attempt % 2:
+            if attempt == 2:
+                _die_sorting(journal)
+            elif attempt % 2:
                 _die_after(rng.randrange(100))
             if attempt % 3:
                 wait_for_entries(journal)
             build(source, out, **given)
             os._exit(0)
-        if attempt % 2 == 0:
+        if attempt % 2 == 0 and attempt != 2:
             time.sleep(rng.random() * took)
             os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -342,6 +345,19 @@ def wait_for_entries(journal: Any) -> None:
         self.check(wait=True)
 
     journal.Work.note = patient
+
+
+def _die_sorting(journal: Any) -> None:
+    """Let this process be killed when the journal first says that edges are being sorted."""
+    wait_for_entries(journal)
+    note = journal.Work.note
+
+    def dying(self: Any, state: Any, *args: Any, **kwargs: Any) -> None:
+        note(self, state, *args, **kwargs)
+        if state.stage in ("in", "out"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    journal.Work.note = dying
 
 
 def _die_after(writes: int) -> None:
