@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
+from turns import median_and_ratio, timed
+
+from virgo.processors import cores
 
 WIDTHS = (128, 256, 256, 172)  # three layers, as on ogbn-papers100M
 _READ = 1 << 24
@@ -140,19 +143,10 @@ def hop(graph: Path, rounds: int, rivals: bool) -> dict[str, Any]:
     }
     if rivals:
         functions |= _rivals(inside, x)
-    for function in functions.values():
-        function()
-    seconds: dict[str, list[float]] = {name: [] for name in functions}
-    for turn in range(rounds):
-        names = list(functions)
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            start = time.perf_counter()
-            functions[name]()
-            seconds[name].append(time.perf_counter() - start)
-    found = {name: statistics.median(values) for name, values in seconds.items()}
-    ratios = {f"{name}_over_virgo": statistics.median(
-        a / b for a, b in zip(values, seconds["virgo"], strict=True))
-        for name, values in seconds.items() if name != "virgo"}  # fmt: skip
+    times = timed("hop", functions, rounds)
+    both = {name: median_and_ratio(times, name, "virgo") for name in times}
+    found = {name: seconds for name, (seconds, _) in both.items()}
+    ratios = {f"{name}_over_virgo": r for name, (_, r) in both.items() if name != "virgo"}
     return {"edges": stored.num_edges, "nodes": stored.num_nodes, "rounds": rounds,
             "seconds": found, "ratios": ratios, "peak_bytes": peak_memory()}  # fmt: skip
 
@@ -161,7 +155,7 @@ def _gathered(rows: Any, x: Any) -> None:
     columns = rows.columns.view(f"u{rows.columns.itemsize}")
     parts = rows.blocks.size - 1  # as many as Virgo takes
     ends = np.linspace(0, columns.size, parts + 1).astype(np.int64)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         list(pool.map(lambda i: _gather(columns, x, ends[i], ends[i + 1]), range(parts)))
 
 
@@ -223,19 +217,17 @@ def end_to_end(edges: Path, rounds: int) -> dict[str, Any]:
     x = torch.rand(nodes, 8, generator=torch.Generator().manual_seed(0))
     data = Data(x=x, edge_index=index, y=torch.arange(nodes) % 40)
     routes = {"virgo": through_virgo, "released": through_gcnconv}
-    seconds: dict[str, list[float]] = {name: [] for name in routes}
-    answers = {name: function(data) for name, function in routes.items()}
-    for _ in range(rounds):
-        for name, function in routes.items():
-            start = time.perf_counter()
-            function(data)
-            seconds[name].append(time.perf_counter() - start)
+    answers: dict[str, Any] = {}
+
+    def take(name: str) -> None:
+        answers[name] = routes[name](data)
+
+    times = timed("route", {name: partial(take, name) for name in routes}, rounds)
     worst = max(abs(a / b - 1) for a, b in zip(*answers.values(), strict=True))
-    ratio = statistics.median(
-        a / b for a, b in zip(seconds["released"], seconds["virgo"], strict=True)
-    )
-    return {"edges": index.shape[1], "nodes": nodes, "ratio": ratio, "largest_difference": worst,
-            "seconds": {name: statistics.median(v) for name, v in seconds.items()}}  # fmt: skip
+    both = {name: median_and_ratio(times, name, "virgo") for name in routes}
+    return {"edges": index.shape[1], "nodes": nodes, "ratio": both["released"][1],
+            "largest_difference": worst,
+            "seconds": {name: seconds for name, (seconds, _) in both.items()}}  # fmt: skip
 
 
 def engines(edges: Path, graph: Path, mean_features: Path, which: str) -> dict[str, Any]:

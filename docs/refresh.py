@@ -315,15 +315,8 @@ def scale_build() -> str:
         for kind, step in ((".npy", "build"), ("Parquet", "build, parquet"), ("CSV", "build, csv"))
         for edges, one in scale(step).items()
     ]  # fmt: skip
-    header = [
-        "from",
-        "edges",
-        "over reading once",
-        "over copying once",
-        "time",
-        "resident",
-        "`--memory`",
-    ]
+    header = ["from", "edges", "over reading once", "over copying once", "time", "resident",
+              "`--memory`"]  # fmt: skip
     return table(header, rows) if rows else "not run"
 
 

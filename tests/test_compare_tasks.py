@@ -181,24 +181,23 @@ def test_modes_are_restored_when_a_pass_raises(graphs: GraphTask) -> None:
 # --- plans are those of the runs ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("init", METHODS)
-def test_links_start_from_the_plan_that_is_compared(init: str, links: LinkTask) -> None:
-    seeds = Seeds.of(3)
-    started = links.start("sage", init, settings(), seeds)
-    subject = links.subject("sage", settings(), seeds.initialisation)
+def starts_from_the_plan(task: Any, name: str, init: str, seeds: Seeds) -> bool:
+    """Whether every weight that a run begins with is the one that a comparison looks at."""
+    started = task.start(name, init, settings(), seeds)
+    subject = task.subject(name, settings(), seeds.initialisation)
     subject.plan(subject.model, init, seeds.initialisation).apply_(subject.model)
     drawn = subject.model.state_dict()
-    assert all(torch.equal(value, drawn[name]) for name, value in started.state_dict().items())
+    return all(torch.equal(value, drawn[name]) for name, value in started.state_dict().items())
+
+
+@pytest.mark.parametrize("init", METHODS)
+def test_links_start_from_the_plan_that_is_compared(init: str, links: LinkTask) -> None:
+    assert starts_from_the_plan(links, "sage", init, Seeds.of(3))
 
 
 @pytest.mark.parametrize("init", METHODS)
 def test_graphs_start_from_the_plan_that_is_compared(init: str, graphs: GraphTask) -> None:
-    seeds = Seeds.of(0)
-    started = graphs.start("gin", init, settings(), seeds)
-    subject = graphs.subject("gin", settings(), seeds.initialisation)
-    subject.plan(subject.model, init, seeds.initialisation).apply_(subject.model)
-    drawn = subject.model.state_dict()
-    assert all(torch.equal(value, drawn[name]) for name, value in started.state_dict().items())
+    assert starts_from_the_plan(graphs, "gin", init, Seeds.of(0))
 
 
 def test_a_measured_plan_meets_its_target_under_the_tasks_loss(links: LinkTask) -> None:

@@ -170,7 +170,8 @@ def check_cancellation(
     of the features' own precision, below which a total of zero cannot be told from any other.
     A start without negative numbers cannot cancel and need not be asked about.
     """
-    _, total, magnitude = signed.start or extent(start)
+    assert signed.start is not None
+    _, total, magnitude = signed.start
     unsigned = hops(trace, stages, magnitudes(start), "forward", consume=True)
     worst = min(s - u for s, u in zip(signed.log_norms, unsigned.log_norms, strict=True))
     if abs(total) < max(1e-4, rounding) * magnitude or worst < math.log(CANCELLED):

@@ -20,7 +20,7 @@ from .layers import is_layer
 from .modules import is_linear
 from .propagation import Graph
 from .tracing import watch
-from .vectors import Vector, load_array
+from .vectors import Vector, load_array, unread_column
 
 _RING = 8  # nodes of the toy graph
 _CHUNK = 1 << 22  # features reduced at a time
@@ -61,7 +61,7 @@ class GraphInputs(Inputs):
                 f"{list(features.shape)}. Pass one number per node as mean_features."
             )
         if isinstance(graph, Graph) and mean_features is not None:
-            _check_size(mean_features, graph.num_nodes)
+            unread_column(mean_features, graph.num_nodes)  # also for a method that reads none
         width = _width(model, features, graph.is_weighted, forward)
         return cls(_toy(width, graph.is_weighted), None, graph, mean_features, features)
 
@@ -112,17 +112,6 @@ class GraphInputs(Inputs):
         )
 
 
-def _check_size(mean_features: Any, nodes: int) -> None:
-    """Say that a file is not there or has another size, also where a method does not read it."""
-    if isinstance(mean_features, str) or hasattr(mean_features, "__fspath__"):
-        shape = load_array(mean_features, "mean_features").shape
-        if shape not in ((nodes,), (nodes, 1)):
-            raise GraphError(
-                f"mean_features: expected {nodes:,} numbers, one a node, got shape {list(shape)}. "
-                f"Pass the mean of each node's features."
-            )
-
-
 def _width(model: nn.Module, features: Any, weighted: bool, forward: Forward | None) -> int:
     """Of the features that the model takes.
 
@@ -139,7 +128,7 @@ def _width(model: nn.Module, features: Any, weighted: bool, forward: Forward | N
             f"layers learn theirs from features). Give the first layer its width."
         )
     found = widths[0]
-    if not is_lazy:  # a pass would settle its widths for good
+    if not is_lazy and len(widths) > 1:  # a pass would settle lazy widths for good
         found = next((w for w in widths if _runs(model, _toy(w, weighted), forward)), found)
     if features is not None:
         raise LayerError(

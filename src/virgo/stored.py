@@ -6,7 +6,7 @@ block is given back when it is done, so a graph of any size takes the memory of 
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,14 @@ class StoredGraph(Graph):
 
     def __reduce__(self) -> Any:
         """What a copy or another process needs is the folder, not the edges."""
-        how = (str(self.path), self._weighted, self._turned, self._in_memory)
-        return _reopened, how
+        return self._again(), ()
+
+    def _again(self, **changes: bool) -> partial[StoredGraph]:
+        """What opens the folder as it was opened here, but for some changes."""
+        how: dict[str, Any] = {
+            "weighted": self._weighted, "turned": self._turned, "in_memory": self._in_memory
+        }  # fmt: skip
+        return partial(StoredGraph, self.path, **{**how, **changes})
 
     @property
     def num_edges(self) -> int:
@@ -85,17 +91,13 @@ class StoredGraph(Graph):
     def reversed(self) -> StoredGraph:
         if self.header.symmetric:
             return self
-        return self._other(weighted=self._weighted, turned=not self._turned)
+        return self._again(turned=not self._turned)()
 
     @cached_property
     def unweighted(self) -> StoredGraph:
         if not self._weighted:
             return self
-        return self._other(weighted=False, turned=self._turned)
-
-    def _other(self, *, weighted: bool, turned: bool) -> StoredGraph:
-        """The same folder, seen otherwise."""
-        return StoredGraph(self.path, weighted=weighted, turned=turned, in_memory=self._in_memory)
+        return self._again(weighted=False)()
 
     @property
     def in_count(self) -> Vector:
@@ -111,7 +113,3 @@ class StoredGraph(Graph):
 
     def loop_weights(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         return self.by_target.loops()
-
-
-def _reopened(path: str, weighted: bool, turned: bool, in_memory: bool) -> StoredGraph:
-    return StoredGraph(path, weighted=weighted, turned=turned, in_memory=in_memory)

@@ -113,14 +113,7 @@ def column(given: Any, size: int, where: str = "mean_features") -> Vector:
     >>> column([1, 2, 3], 3)
     array([1., 2., 3.])
     """
-    values = load_array(given, where) if isinstance(given, (str, Path)) else np.asarray(given)
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
-    if values.shape != (size,):
-        raise GraphError(
-            f"{where}: expected {size:,} numbers, one a node, got shape {list(values.shape)}. "
-            f"Pass the mean of each node's features."
-        )
+    values = unread_column(given, size, where)
     if values.dtype.kind not in "fiub":
         raise GraphError(f"{where}: expected numbers, got {values.dtype}. Convert them.")
     out = np.array(values, dtype=np.float64)
@@ -132,6 +125,19 @@ def column(given: Any, size: int, where: str = "mean_features") -> Vector:
                 f"{begin + int(bad[0])}). Clean the features."
             )
     return out
+
+
+def unread_column(given: Any, size: int, where: str = "mean_features") -> Any:
+    """What :func:`column` would read, of the right size; a file is mapped and not read yet."""
+    values = load_array(given, where) if isinstance(given, (str, Path)) else np.asarray(given)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.shape != (size,):
+        raise GraphError(
+            f"{where}: expected {size:,} numbers, one a node, got shape {list(values.shape)}. "
+            f"Pass the mean of each node's features."
+        )
+    return values
 
 
 def load_array(path: str | Path, where: str) -> Any:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from virgo.cli.progress import errors
+from virgo.cli.progress import errors, writable_folder
 from virgo.data import load
 from virgo.data.cache import final_folder
 from virgo.data.catalogue import Entry, entry
@@ -127,7 +127,7 @@ def _output(args: argparse.Namespace) -> None:
 
 def _write(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     if args.json is not None:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
+        writable_folder(args.json.parent, "--json")
         args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
         print(f"wrote {args.json}")
 

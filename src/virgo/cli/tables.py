@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from virgo.cli.progress import errors
+from virgo.cli.progress import errors, writable_folder
 from virgo.errors import DataError, OptionError
 
 TABLES = ("table1", "table2", "table3", "depth")
@@ -30,13 +30,13 @@ def table(args: argparse.Namespace) -> int:
     if args.out is None:
         print(text.rstrip("\n"))
     else:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
+        writable_folder(args.out.parent, "--out")
         args.out.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
         errors.print(f"wrote {args.out}", markup=False, highlight=False)
     if args.png is not None:
         errors.print(f"wrote {found.save(args.png)}", markup=False, highlight=False)
     if args.curves_png is not None:
-        args.curves_png.parent.mkdir(parents=True, exist_ok=True)
+        writable_folder(args.curves_png.parent, "--curves-png")
         found.curves_figure().savefig(args.curves_png, dpi=200)
         errors.print(f"wrote {args.curves_png}", markup=False, highlight=False)
     return 0

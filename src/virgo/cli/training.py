@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from virgo.cli.curve import curve
-from virgo.cli.progress import errors
+from virgo.cli.progress import errors, writable_folder
 from virgo.errors import OptionError
 from virgo.models import MODELS, NGNN_TYPES
 from virgo.sampling import DISTRIBUTIONS
@@ -133,13 +133,13 @@ def _report(args: argparse.Namespace, training: Any, outcome: Any, epochs: Seque
             "curve": [e._asdict() for e in epochs],
             "versions": versions(),
         }  # fmt: skip
-        args.json.parent.mkdir(parents=True, exist_ok=True)
+        writable_folder(args.json.parent, "--json")
         args.json.write_text(json.dumps(plain_numbers(document), indent=1), encoding="utf-8")
         print(f"wrote {args.json}")
     if args.png:
         from virgo.report.plots import training_figure
 
-        args.png.parent.mkdir(parents=True, exist_ok=True)
+        writable_folder(args.png.parent, "--png")
         said = " (generated)" if dataset.generated else ""
         title = f"{training.name}, {training.init}, {dataset.name}{said}"
         training_figure(epochs, outcome.epoch, title).savefig(args.png, dpi=200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,11 @@ from typing import Any
 def load_saved(path: Path, **options: Any) -> Any:
     """Tensors, dictionaries of them, or a ``Data``; anything else is refused by PyTorch."""
     import torch
+
+    try:
+        return torch.load(path, weights_only=True, **options)
+    except pickle.UnpicklingError:  # a Data, perhaps: only then PyG is worth its import
+        pass
     from torch_geometric.data import Data
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.storage import GlobalStorage
