@@ -24,8 +24,8 @@ import numpy as np
 import torch
 
 import virgo
-from virgo.tasks import Settings
-from virgo.tasks.graph import GraphTask
+from virgo.experiments.tasks import Settings
+from virgo.experiments.tasks.graph import GraphTask
 
 ROOT = Path(__file__).resolve().parent.parent
 SUMMARY = ROOT / "results" / "approximation_graph.json"

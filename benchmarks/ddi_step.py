@@ -7,7 +7,7 @@ One network (2 layers of width 256), one batch size (32,768 edges and as many ne
 each in turn, whoever is first changing from round to round:
 
 auto:    what ``virgo train`` does: the form of the operator follows density, on ddi it is blocked
-blocked: dense blocks of the fuller corner and a sparse rest (virgo.tasks.link.blocks)
+blocked: dense blocks of the fuller corner and a sparse rest (virgo.experiments.tasks.link.blocks)
 sparse:  one CSR matrix
 dense:   one dense matrix
 pyg:     PyG's layers as they are on ``edge_index``, the decoder and its dropout as PyTorch has them
@@ -16,7 +16,7 @@ A ratio is the median over rounds of a step's time to the same round's ``auto``;
 processor time of all threads, in which neighbours on the machine do not count. ``encoder`` is the
 encoder's part alone (forward and backward, no decoder), ``product`` one multiplication of the
 operator with a matrix of width 256. ``advantage`` is how many multiplications of a dense product
-take the time of one of a sparse product: virgo.tasks.link.blocks.ADVANTAGE is set from it.
+take the time of one of a sparse product: virgo.experiments.tasks.link.blocks.ADVANTAGE is set from it.
 Rewrites results/ddi_step.json.
 """
 
@@ -35,9 +35,9 @@ from torch import nn
 from turns import in_turns
 
 import virgo
-from virgo.models.link import LinkModel, build_link, link_loss
-from virgo.tasks.link import LinkTask, blocks, pairs
-from virgo.tasks.link.encoding import Encoding, weighted_edges
+from virgo.experiments.models.link import LinkModel, build_link, link_loss
+from virgo.experiments.tasks.link import LinkTask, blocks, pairs
+from virgo.experiments.tasks.link.encoding import Encoding, weighted_edges
 
 SUMMARY = Path(__file__).resolve().parent.parent / "results" / "ddi_step.json"
 FORMS = ("auto", "blocked", "sparse", "dense")

@@ -40,10 +40,10 @@ from torch_geometric.utils import degree
 from turns import in_turns
 
 import virgo
-from virgo.models.molecules import MoleculeGCNConv, MoleculeNetwork
-from virgo.tasks import Settings
-from virgo.tasks.graph import GraphTask
-from virgo.tasks.starts import transposed_in_memory
+from virgo.experiments.models.molecules import MoleculeGCNConv, MoleculeNetwork
+from virgo.experiments.tasks import Settings
+from virgo.experiments.tasks.graph import GraphTask
+from virgo.experiments.tasks.starts import transposed_in_memory
 
 SUMMARY = Path(__file__).resolve().parent.parent / "results" / "graph_batches.json"
 MODELS = ("gcn", "gin")

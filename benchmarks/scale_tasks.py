@@ -20,7 +20,7 @@ import numba
 import numpy as np
 from turns import median_and_ratio, timed
 
-from virgo.processors import cores
+from virgo.graph.threads import cores
 
 WIDTHS = (128, 256, 256, 172)  # three layers, as on ogbn-papers100M
 _READ = 1 << 24
@@ -233,8 +233,8 @@ def end_to_end(edges: Path, rounds: int) -> dict[str, Any]:
 def engines(edges: Path, graph: Path, mean_features: Path, which: str) -> dict[str, Any]:
     """The same plan by joins in DuckDB or Spark."""
     import virgo
-    from virgo import lake
     from virgo.cli.planning import chain
+    from virgo.graph import sql
 
     model, stored = chain("gcn", WIDTHS), virgo.Graph.open(graph)
     start = time.perf_counter()
@@ -242,7 +242,7 @@ def engines(edges: Path, graph: Path, mean_features: Path, which: str) -> dict[s
     csr = time.perf_counter() - start
     values = np.load(mean_features)
     start = time.perf_counter()
-    there = lake.open(which, str(edges), num_nodes=stored.num_nodes)
+    there = sql.open(which, str(edges), num_nodes=stored.num_nodes)
     theirs = virgo.plan(model, there, "virgo-forward", mean_features=values)
     seconds = time.perf_counter() - start
     pairs = zip(ours.variances.values(), theirs.variances.values(), strict=True)

@@ -25,11 +25,11 @@ from typing import Any
 import torch
 from optuna.trial import TrialState
 
-from virgo.sweep.grids import cells
-from virgo.sweep.running import run
-from virgo.sweep.storage import Storage
-from virgo.sweep.worker import Sweep
-from virgo.tasks import Outcome
+from virgo.experiments.sweep.grids import cells
+from virgo.experiments.sweep.running import run
+from virgo.experiments.sweep.storage import Storage
+from virgo.experiments.sweep.worker import Sweep
+from virgo.experiments.tasks import Outcome
 
 SUMMARY = Path(__file__).resolve().parent.parent / "results" / "storage_share.json"
 FOLDER, STEPS = "STORAGE_SHARE_FOLDER", "STORAGE_SHARE_STEPS"

@@ -31,7 +31,7 @@ from torch.nn import functional
 from torch_geometric.nn import GCN
 
 import virgo
-from virgo.tasks import Seeds, Settings, run, task_of
+from virgo.experiments.tasks import Seeds, Settings, run, task_of
 
 RESULT = Path(__file__).resolve().parent.parent / "results" / "sweep_throughput.json"
 GRID = {

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from virgo.diagnostics.tables import refresh as with_assumptions
-from virgo.sweep import records
-from virgo.sweep.tables import build
+from virgo.experiments.assumptions.tables import refresh as with_assumptions
+from virgo.experiments.sweep import records
+from virgo.experiments.sweep.tables import build
 
 ROOT = Path(__file__).resolve().parent.parent
 GRAPHS = ("cora", "cora-all-nodes", "citeseer", "pubmed", "ogbn-arxiv")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from snapshots import untouched, unusual
+from kit.snapshots import untouched, unusual
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import (
@@ -31,7 +31,7 @@ from torch_geometric.nn import (
 from torch_geometric.utils import add_self_loops
 
 import virgo
-from virgo import schemes
+from virgo import rules
 
 FEATURES, CLASSES = 12, 4
 METHODS = ("virgo-forward", "virgo-backward", "virgo", "xavier")
@@ -768,7 +768,7 @@ def test_a_description_that_names_no_weight() -> None:
 
 @pytest.mark.parametrize("variance", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_method_that_gives_no_variance(variance: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schemes, "_METHODS", dict(schemes._METHODS))
+    monkeypatch.setattr(rules, "_METHODS", dict(rules._METHODS))
     virgo.register_method("broken")(lambda weight: variance)
     refuses(virgo.LayerError, "positive finite variance", graph(), method="broken")
 

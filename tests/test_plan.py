@@ -40,7 +40,7 @@ from torch_geometric.nn import (
 )
 
 import virgo
-from virgo import reading
+from virgo.network import reading
 
 METHODS = (
     "lecun",

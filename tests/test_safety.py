@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from snapshots import untouched, unusual
+from kit.snapshots import untouched, unusual
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GAT, GCN, GIN, GCNConv, GraphSAGE, SGConv
@@ -638,7 +638,7 @@ import sys, torch_geometric, torch_geometric.nn, torch_geometric.data
 before = set(sys.modules)
 import virgo
 print(*sorted({name.split(".")[0] for name in set(sys.modules) - before}))
-print("virgo._kernels" in sys.modules)
+print("virgo.graph.kernels" in sys.modules)
 """
     out = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],

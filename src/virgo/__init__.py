@@ -4,11 +4,11 @@ from importlib import import_module
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from .errors import DataError, GraphError, LayerError, OptionError, PlanError, VirgoError
+from virgo.errors import DataError, GraphError, LayerError, OptionError, PlanError, VirgoError
 
 if TYPE_CHECKING:
-    from . import data
-    from .diagnostics import (
+    from virgo import data
+    from virgo.diagnostics import (
         Comparison,
         LightningMonitor,
         Measurement,
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
         check,
         compare,
         measure,
-        verify,
     )
-    from .init import init_, plan
-    from .layers import LayerView, Stage, Term, register_layer
-    from .plans import Plan, Row
-    from .propagation import Graph, Operator
-    from .schemes import methods, register_method
+    from virgo.experiments.assumptions import verify
+    from virgo.graph.operators import Graph, Operator
+    from virgo.init import init_, plan
+    from virgo.layers import LayerView, Stage, Term, register_layer
+    from virgo.plans import Plan, Row
+    from virgo.rules import methods, register_method
 
 __version__ = "0.1.0"
 __all__ = [
@@ -62,14 +62,24 @@ __all__ = [
 #: Where names are that are imported when they are first used. PyTorch and PyG take seconds to
 #: import, and `virgo graph build` needs neither.
 _HOMES = {
-    "diagnostics": ("Comparison", "LightningMonitor", "Measurement", "Monitor", "Report",
-                    "Thresholds", "check", "compare", "measure", "verify"),
+    "diagnostics": (
+        "Comparison",
+        "LightningMonitor",
+        "Measurement",
+        "Monitor",
+        "Report",
+        "Thresholds",
+        "check",
+        "compare",
+        "measure",
+    ),
+    "experiments.assumptions": ("verify",),
+    "graph.operators": ("Graph", "Operator"),
     "init": ("init_", "plan"),
     "layers": ("LayerView", "Stage", "Term", "register_layer"),
     "plans": ("Plan", "Row"),
-    "propagation": ("Graph", "Operator"),
-    "schemes": ("methods", "register_method"),
-}  # fmt: skip
+    "rules": ("methods", "register_method"),
+}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ONE_AT_A_TIME = RLock()  # PyG's modules import each other, which two threads at once break
 

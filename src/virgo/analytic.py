@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from . import schemes, theory
-from .errors import LayerError
-from .plans import Row
-from .study import Study
+from virgo import rules, theory
+from virgo.errors import LayerError
+from virgo.plans import Row
+from virgo.study import Study
 
 
-def rows(study: Study, method: schemes.Method) -> list[Row]:
+def rows(study: Study, method: rules.Method) -> list[Row]:
     """A row a weight. A weight used twice gets the geometric mean of what its uses ask for,
     which leaves the variance at the far end unchanged."""
     made = []
@@ -21,7 +21,7 @@ def rows(study: Study, method: schemes.Method) -> list[Row]:
         variance = wanted[0]
         if len(wanted) > 1:
             variance = math.exp(sum(map(math.log, wanted)) / len(wanted))
-        plain = method.rule(schemes.WithoutGraph(*study.fans(name), study.gain))
+        plain = method.rule(rules.WithoutGraph(*study.fans(name), study.gain))
         made.append(study.row(name, variance, variance / plain))
     return made
 
@@ -64,7 +64,7 @@ class _View:
         return theory.virgo_backward_last(study.inputs.num_nodes, study.num_classes, norm)
 
 
-def _checked(method: schemes.Method, view: _View, name: str) -> float:
+def _checked(method: rules.Method, view: _View, name: str) -> float:
     value = method.rule(view)
     if not (math.isfinite(value) and value > 0):
         raise LayerError(

@@ -11,17 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import analytic, neighbourhoods, reading, released, schemes, theory
-from . import measured as measuring
-from .bare import GraphInputs, is_graph
-from .errors import OptionError
-from .inputs import Forward, Inputs
-from .leftovers import complete
-from .modules import is_uninitialised, layers_of, materialise, unwrap
-from .plans import Plan, choose_seed
-from .sampling import DISTRIBUTIONS
-from .study import Study
-from .tracing import watch
+from virgo import analytic, released, rules, theory
+from virgo import calibrate as measuring
+from virgo.draws import DISTRIBUTIONS
+from virgo.errors import OptionError
+from virgo.graph import neighbourhoods
+from virgo.leftovers import complete
+from virgo.network import reading
+from virgo.network.graph_inputs import GraphInputs, is_graph
+from virgo.network.inputs import Forward, Inputs
+from virgo.network.modules import is_uninitialised, layers_of, materialise, unwrap
+from virgo.network.trace import watch
+from virgo.plans import Plan, choose_seed
+from virgo.study import Study
 
 Activation = str | Callable[[Tensor], Tensor]
 _CHOICES = {
@@ -98,7 +100,7 @@ def plan(
         method: one of :func:`virgo.methods`, in any spelling.
         variant: ``"theorem"``, or ``"released"`` for what the authors' code computes.
         distribution: ``"uniform"``, ``"normal"``, ``"truncated"``, ``"orthogonal"`` or
-            ``"mirrored"`` (see :mod:`virgo.sampling`).
+            ``"mirrored"`` (see :mod:`virgo.draws`).
         signal: the features as one number per node, ``"mean"`` (the paper) or ``"rms"``.
         estimate: ``"analytic"`` (the theorems) or ``"measured"`` (what the network really does;
             for layers the theorems do not cover and for exact stability).
@@ -121,7 +123,7 @@ def plan(
         tolerance: how far from equal two layers may be, as a factor, before a measured estimate
             stops refining.
     """
-    chosen = schemes.find(method)
+    chosen = rules.find(method)
     bias = bias if bias is not None else ("keep" if variant == "released" else "zero")
     given = {"variant": variant, "distribution": distribution, "signal": signal,
              "estimate": estimate, "bias": bias}  # fmt: skip

@@ -21,8 +21,8 @@ from torch import nn
 from torch_geometric.nn import conv as pyg
 from torch_geometric.nn.conv import MessagePassing
 
-from .errors import LayerError
-from .propagation import Graph, Operator
+from virgo.errors import LayerError
+from virgo.graph.operators import Graph, Operator
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .layers import is_layer
-from .modules import is_linear, owner
-from .plans import Plan
-from .study import Study
+from virgo.layers import is_layer
+from virgo.network.modules import is_linear, owner
+from virgo.plans import Plan
+from virgo.study import Study
 
 
 def complete(made: Plan, study: Study) -> Plan:

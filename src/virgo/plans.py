@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from .errors import OptionError, PlanError
-from .modules import is_uninitialised, unwrap
-from .sampling import DISTRIBUTIONS, generator_for, standard
+from virgo.draws import DISTRIBUTIONS, generator_for, standard
+from virgo.errors import OptionError, PlanError
+from virgo.network.modules import is_uninitialised, unwrap
 
 FORMAT = 1
 
@@ -87,7 +87,7 @@ class Plan:
 
     def to_json(self, indent: int | None = None) -> str:
         """The whole plan as JSON; :meth:`from_json` reads it back exactly."""
-        from . import __version__
+        from virgo import __version__
 
         return json.dumps(
             {"format": FORMAT, "virgo": __version__, **asdict(self)}, indent=indent, allow_nan=False

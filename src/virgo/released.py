@@ -13,15 +13,15 @@ Against the theorems (docs/theory.md lists this too):
 
 from __future__ import annotations
 
-from . import schemes, theory
-from .errors import GraphError, LayerError, OptionError
-from .plans import Row
-from .propagation import Operator
-from .study import Study
-from .vectors import Vector, squared_norm
+from virgo import rules, theory
+from virgo.errors import GraphError, LayerError, OptionError
+from virgo.graph.operators import Operator
+from virgo.graph.vectors import Vector, squared_norm
+from virgo.plans import Row
+from virgo.study import Study
 
 
-def rows(study: Study, method: schemes.Method) -> list[Row]:
+def rows(study: Study, method: rules.Method) -> list[Row]:
     """The rows of a Virgo method as the released code would have them."""
     depth = len(study.stages)
     groups = [_weights(study, call) for call in range(depth)]
@@ -48,7 +48,7 @@ def rows(study: Study, method: schemes.Method) -> list[Row]:
     made: dict[str, Row] = {}
     for group, variance in zip(groups, variances, strict=True):
         for name in group:
-            plain = method.rule(schemes.WithoutGraph(*study.fans(name), theory.RELU_GAIN))
+            plain = method.rule(rules.WithoutGraph(*study.fans(name), theory.RELU_GAIN))
             made[name] = study.row(name, variance, variance / plain)  # used twice: the last stays
     return list(made.values())
 

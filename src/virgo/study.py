@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .amplitudes import Hops, check_cancellation, hops
-from .errors import GraphError, LayerError, OptionError
-from .inputs import Inputs, node_signal
-from .layers import LayerView, Stage, Term, describe_kind
-from .modules import layers_of, owner
-from .plans import Row
-from .propagation import Graph
-from .sampling import generator_for, standard
-from .tracing import Call, Trace
-from .vectors import Vector, squared_norm
+from virgo.draws import generator_for, standard
+from virgo.errors import GraphError, LayerError, OptionError
+from virgo.graph.amplitudes import Hops, check_cancellation, hops
+from virgo.graph.operators import Graph
+from virgo.graph.vectors import Vector, squared_norm
+from virgo.layers import LayerView, Stage, Term, describe_kind
+from virgo.network.inputs import Inputs, node_signal
+from virgo.network.modules import layers_of, owner
+from virgo.network.trace import Call, Trace
+from virgo.plans import Row
 
 
 @dataclass

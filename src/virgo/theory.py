@@ -11,7 +11,7 @@ all-ones vector. The *graph ratio* of a layer is what message passing does to th
     \text{backward: } \frac{\|P_{l+1}^\top\cdots P_{L-1}^\top \mathbf 1\|^2}
                           {\|P_l^\top\cdots P_{L-1}^\top \mathbf 1\|^2}
 
-Nothing here knows a network or a graph; :mod:`virgo.propagation` supplies the norms.
+Nothing here knows a network or a graph; :mod:`virgo.graph.operators` supplies the norms.
 """
 
 from __future__ import annotations

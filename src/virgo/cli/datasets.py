@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from virgo.cli.progress import errors, writable_folder
-from virgo.data import load
-from virgo.data.cache import final_folder
-from virgo.data.catalogue import Entry, entry
-from virgo.data.checking import Checked, State, check, states
-from virgo.data.roots import locate
 from virgo.errors import DataError, OptionError
+from virgo.experiments.data import load
+from virgo.experiments.data.cache import final_folder
+from virgo.experiments.data.catalogue import Entry, entry
+from virgo.experiments.data.checking import Checked, State, check, states
+from virgo.experiments.data.roots import locate
 from virgo.plans import text_table
 
 HEADS = ("name", "task", "metric", "graphs", "nodes", "edges", "here")
@@ -56,7 +56,7 @@ def get(args: argparse.Namespace) -> int:
     """Prepare a dataset, and say where it is and what that took."""
     row = _entry(args.name)
     if args.download:
-        from virgo.data.fetching import fetch
+        from virgo.experiments.data.fetching import fetch
 
         with errors.status(f"downloading {row.name}"):
             fetch(row, args.root)

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import virgo
-from virgo import demo as demonstration
+from virgo.cli import demo as demonstration
 from virgo.cli import networks
 from virgo.cli.progress import errors, reporting, track
-from virgo.data.roots import CITATION
-from virgo.data.saved import load_saved
 from virgo.diagnostics.comparison import METHODS, wants_depth
-from virgo.diagnostics.tables import Verified, refresh
-from virgo.diagnostics.verification import verify_all
 from virgo.errors import DataError, OptionError
+from virgo.experiments.assumptions.tables import Verified, refresh
+from virgo.experiments.assumptions.verification import verify_all
+from virgo.experiments.data.roots import CITATION
+from virgo.experiments.data.saved import load_saved
 from virgo.plans import text_table
-from virgo.schemes import parse_method
+from virgo.rules import parse_method
 
 MODELS = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT"}
 WIDTH, CHECKED_LAYERS, COMPARED_LAYERS = 128, 2, 5  # of these, unless others are asked for

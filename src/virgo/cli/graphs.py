@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from virgo.cli.progress import errors, reporting, writable_folder
-from virgo.ondisk import build, verify
-from virgo.ondisk.describing import Degrees, Description, describe
-from virgo.ondisk.format import Header
-from virgo.ondisk.options import Options
+from virgo.graph.disk import build, verify
+from virgo.graph.disk.describing import Degrees, Description, describe
+from virgo.graph.disk.format import Header
+from virgo.graph.disk.options import Options
 
 _OPTIONS = tuple(one.name for one in fields(Options))
 

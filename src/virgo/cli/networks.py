@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import virgo
-from virgo.data.catalogue import CATALOGUE
 from virgo.diagnostics.comparison import joined
 from virgo.errors import OptionError
+from virgo.experiments.data.catalogue import CATALOGUE
 from virgo.plans import Plan
 
 _TABLES = {"link": "table2", "graph": "table3"}
@@ -18,7 +18,7 @@ _TABLES = {"link": "table2", "graph": "table3"}
 
 def find(args: argparse.Namespace) -> Any:
     """The dataset, if a command was asked to look at one of links or of graphs."""
-    from virgo.sweep.grids import base_name
+    from virgo.experiments.sweep.grids import base_name
 
     name = (args.target or "").lower()
     entry = CATALOGUE.get(base_name(name))
@@ -39,8 +39,8 @@ def find(args: argparse.Namespace) -> Any:
 
 def subject(args: argparse.Namespace, dataset: Any, layers: int | None) -> Any:
     """The task's own network at its start, as large as asked for or as in the paper."""
-    from virgo.sweep.grids import ARCHITECTURE, grid
-    from virgo.tasks import Settings, task_of
+    from virgo.experiments.sweep.grids import ARCHITECTURE, grid
+    from virgo.experiments.tasks import Settings, task_of
 
     own = grid(_TABLES[dataset.task], dataset.name, args.model).configurations()[0]
     sizes = {key: own[key] for key in ARCHITECTURE if key in own}

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from virgo.cli.progress import errors, writable_folder
+from virgo.draws import DISTRIBUTIONS
 from virgo.errors import OptionError
-from virgo.sampling import DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,7 +36,7 @@ def plan(args: argparse.Namespace) -> int:
         writable_folder(args.json.parent, "--json")
     graph = _graph(args)
     model = chain(args.operator, args.widths, weighted=graph.is_weighted)
-    method, options = virgo.schemes.parse_method(args.method)
+    method, options = virgo.rules.parse_method(args.method)
     hops, edges = len(args.widths) - 1, graph.num_edges
     with errors.status(f"walking {edges:,} edges, {hops} hops in each direction asked for"):
         made = virgo.plan(
@@ -57,9 +57,9 @@ def _graph(args: argparse.Namespace) -> Any:
         return virgo.Graph.open(args.graph, in_memory=args.in_memory)
     if args.in_memory:
         raise OptionError("--in-memory: expected a graph on disk, got --engine. Leave one out.")
-    from virgo import lake
+    from virgo.graph import sql
 
-    return lake.open(
+    return sql.open(
         args.engine, args.graph, source=args.source_column, target=args.target_column,
         weight=args.weight_column, num_nodes=args.num_nodes, checkpoint=args.checkpoint,
     )  # fmt: skip

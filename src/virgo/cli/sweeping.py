@@ -17,7 +17,7 @@ from virgo.cli.progress import errors
 from virgo.plans import text_table
 
 if TYPE_CHECKING:
-    from virgo.sweep.running import Progress as Done
+    from virgo.experiments.sweep.running import Progress as Done
 
 STORAGE, OUT = "out/sweeps.db", Path("results")
 _ABOUT = {
@@ -33,9 +33,9 @@ _ABOUT = {
 
 def sweep(args: argparse.Namespace) -> int:
     _need_optuna()
-    from virgo.sweep.grids import cells, grid
-    from virgo.sweep.running import run
-    from virgo.sweep.worker import Sweep
+    from virgo.experiments.sweep.grids import cells, grid
+    from virgo.experiments.sweep.running import run
+    from virgo.experiments.sweep.worker import Sweep
 
     overrides = {} if args.epochs is None else {"epochs": args.epochs}
     wanted = cells(args.table, args.dataset, args.model, args.init, where=_pairs(args.where),
@@ -64,7 +64,7 @@ def sweep(args: argparse.Namespace) -> int:
 
 def _need_optuna() -> None:
     """Import first what says which extra to install; the parser works without it."""
-    import virgo.sweep.storage  # noqa: F401
+    import virgo.experiments.sweep.storage  # noqa: F401
 
 
 def _screen(args: argparse.Namespace) -> tuple[int, int] | None:
@@ -95,8 +95,8 @@ def _hidden(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _write(table: str, args: argparse.Namespace) -> None:
-    from virgo.sweep.exporting import collect, export
-    from virgo.sweep.storage import open_storage
+    from virgo.experiments.sweep.exporting import collect, export
+    from virgo.experiments.sweep.storage import open_storage
 
     storage = open_storage(args.storage, create=False)
     path, count = export(storage, table, args.out)
@@ -109,8 +109,8 @@ def _write(table: str, args: argparse.Namespace) -> None:
 
 def status(args: argparse.Namespace) -> int:
     _need_optuna()
-    from virgo.sweep import exporting
-    from virgo.sweep.storage import open_storage
+    from virgo.experiments.sweep import exporting
+    from virgo.experiments.sweep.storage import open_storage
 
     storage = open_storage(args.storage, create=False)
     rows = [
@@ -128,9 +128,9 @@ def status(args: argparse.Namespace) -> int:
 
 def export(args: argparse.Namespace) -> int:
     _need_optuna()
-    from virgo.sweep.exporting import studies
-    from virgo.sweep.grids import tables
-    from virgo.sweep.storage import open_storage
+    from virgo.experiments.sweep.exporting import studies
+    from virgo.experiments.sweep.grids import tables
+    from virgo.experiments.sweep.storage import open_storage
 
     storage = open_storage(args.storage, create=False)
     names = [args.table] if args.table else [t for t in tables() if studies(storage, t)]

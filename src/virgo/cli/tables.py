@@ -23,7 +23,7 @@ def table(args: argparse.Namespace) -> int:
             raise OptionError(
                 f"{option}: expected a path ending in .png, .pdf or .svg, got {path}."
             )
-    from virgo.sweep.tables import build
+    from virgo.experiments.sweep.tables import build
 
     found = build(args.table, load(args.table, args.storage, args.records))
     text = str(found) if form == "text" else getattr(found, f"to_{form}")()
@@ -60,7 +60,7 @@ def load(name: str, storage: str | None, where: Path) -> list[Any]:
         # not its name: a URL may hold a password
         place, found = "the storage", stored(name, storage)
     else:
-        from virgo.sweep import records
+        from virgo.experiments.sweep import records
 
         path = where if where.is_file() else where / f"{name}.jsonl"
         place, found = str(path), records.read(path) if path.is_file() else []
@@ -75,9 +75,9 @@ def load(name: str, storage: str | None, where: Path) -> list[Any]:
 
 def stored(name: str, where: str) -> list[Any]:
     """What a sweep's storage has of a table by now; the sweep may go on meanwhile."""
-    from virgo.sweep.storage import open_storage  # first: says which extra to install
+    from virgo.experiments.sweep.storage import open_storage  # first: says which extra to install
 
-    from virgo.sweep.exporting import collect  # isort: skip
+    from virgo.experiments.sweep.exporting import collect  # isort: skip
 
     storage = open_storage(where, create=False)
     try:

@@ -16,10 +16,10 @@ from rich.text import Text
 
 from virgo.cli.curve import curve
 from virgo.cli.progress import errors, writable_folder
+from virgo.draws import DISTRIBUTIONS
 from virgo.errors import OptionError
-from virgo.models import MODELS, NGNN_TYPES
-from virgo.sampling import DISTRIBUTIONS
-from virgo.schemes import OPTIONS
+from virgo.experiments.models import MODELS, NGNN_TYPES
+from virgo.rules import OPTIONS
 
 #: Seconds from one picture to the next: drawing must not slow down an epoch of two milliseconds.
 REFRESH = 0.1
@@ -32,7 +32,7 @@ def train(args: argparse.Namespace) -> int:
     import torch
 
     import virgo
-    from virgo.tasks import Settings, Training, checkpoint, task_of
+    from virgo.experiments.tasks import Settings, Training, checkpoint, task_of
 
     if args.threads:
         torch.set_num_threads(args.threads)

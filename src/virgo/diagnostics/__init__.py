@@ -5,12 +5,9 @@ from virgo.diagnostics.comparison import Comparison, compare
 from virgo.diagnostics.integrations import LightningMonitor
 from virgo.diagnostics.measurement import Measurement, measure
 from virgo.diagnostics.monitor import Monitor
-from virgo.diagnostics.tables import Assumptions
 from virgo.diagnostics.verdict import Finding, Thresholds
-from virgo.diagnostics.verification import verify
 
 __all__ = [
-    "Assumptions",
     "Comparison",
     "Finding",
     "LightningMonitor",
@@ -21,5 +18,4 @@ __all__ = [
     "check",
     "compare",
     "measure",
-    "verify",
 ]

@@ -11,14 +11,14 @@ from typing import Any
 
 from torch import nn
 
-from virgo import reading
 from virgo.diagnostics.measurement import Measurement, measure, plain_numbers, show
 from virgo.diagnostics.prediction import predict
 from virgo.diagnostics.verdict import Finding, Thresholds, judge
 from virgo.errors import OptionError
-from virgo.inputs import Forward
-from virgo.modules import unwrap
-from virgo.observing import Loss
+from virgo.network import reading
+from virgo.network.inputs import Forward
+from virgo.network.modules import unwrap
+from virgo.network.probe import Loss
 from virgo.plans import Plan, text_table
 
 

@@ -17,10 +17,10 @@ from virgo.diagnostics.measurement import Measurement, measure, plain_numbers, s
 from virgo.diagnostics.verdict import Thresholds, judge
 from virgo.errors import OptionError
 from virgo.init import plan
-from virgo.inputs import Forward
-from virgo.observing import Loss
+from virgo.network.inputs import Forward
+from virgo.network.probe import Loss
 from virgo.plans import Plan, text_table
-from virgo.schemes import parse_method
+from virgo.rules import parse_method
 
 CLASSIC = ("lecun", "xavier", "kaiming-forward", "kaiming-backward")
 #: What `compare` runs by default: the paper's methods and ours.

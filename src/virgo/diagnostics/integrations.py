@@ -14,7 +14,7 @@ from virgo.errors import OptionError
 
 if TYPE_CHECKING:
     from virgo.diagnostics.monitor import Monitor
-    from virgo.diagnostics.recorder import Record
+    from virgo.network.recorder import Record
 
 
 class Writer(Protocol):

@@ -19,21 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from virgo import reading
-from virgo.diagnostics.recorder import variance
 from virgo.errors import GraphError, LayerError, OptionError
-from virgo.inputs import Forward, Inputs, node_signal
-from virgo.modules import is_uninitialised, preserved, unwrap
-from virgo.observing import (
-    DefaultLoss,
-    Loss,
-    Pass,
-    fits_classes,
-    observe,
-    with_gradients,
-)
+from virgo.network import reading
+from virgo.network.inputs import Forward, Inputs, node_signal
+from virgo.network.modules import is_uninitialised, preserved, unwrap
+from virgo.network.probe import DefaultLoss, Loss, Pass, fits_classes, observe, with_gradients
+from virgo.network.recorder import variance
+from virgo.network.trace import Call, watch
 from virgo.plans import Plan, text_table
-from virgo.tracing import Call, watch
 
 _AT_A_TIME = 1 << 20  # numbers converted to float64, so that memory stays that of a training step
 #: Of more edges than this, Dirichlet energies are estimated from so many drawn at random.

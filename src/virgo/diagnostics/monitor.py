@@ -17,9 +17,9 @@ from torch import nn
 
 from virgo.diagnostics.integrations import Writer, check_writer, write_scalars
 from virgo.diagnostics.measurement import plain_numbers
-from virgo.diagnostics.recorder import Record, Recorder
 from virgo.errors import LayerError, OptionError
-from virgo.modules import is_uninitialised, layers_of, unwrap
+from virgo.network.modules import is_uninitialised, layers_of, unwrap
+from virgo.network.recorder import Record, Recorder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

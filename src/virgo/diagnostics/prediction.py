@@ -9,15 +9,15 @@ import numpy as np
 from torch import Tensor, nn
 
 from virgo import theory
-from virgo.amplitudes import hops
 from virgo.diagnostics.measurement import Measurement
 from virgo.errors import GraphError, LayerError, VirgoError
-from virgo.inputs import Forward, Inputs
+from virgo.graph.amplitudes import hops
 from virgo.layers import Term
-from virgo.observing import Loss
+from virgo.network.inputs import Forward, Inputs
+from virgo.network.probe import Loss
+from virgo.network.trace import watch
 from virgo.plans import Plan
 from virgo.study import Study
-from virgo.tracing import watch
 
 
 def predict(

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .plots import COLUMN_WIDTH, style
+from virgo.report.plots import COLUMN_WIDTH, style
 
 BASE = "xavier"
 Cells = Sequence[Mapping[str, Any]]

@@ -1,0 +1,124 @@
+r"""Weights from variances: every distribution has mean 0 and the variance it is asked for.
+
+Each weight's draw depends on (seed, its name) and nothing else, so that adding, dropping or
+reordering other layers changes no bit of it, and the global random state is never touched.
+
+**Mirrored weights.** Since :math:`\mathrm{relu}(z) - \mathrm{relu}(-z) = z`, a ReLU network whose
+units come in pairs of opposite sign is exactly linear at initialisation:
+
+.. math::
+    W_0 = \begin{bmatrix} M \\ -M \end{bmatrix}, \qquad
+    W_l = \begin{bmatrix} Q & -Q \\ -Q & Q \end{bmatrix}, \qquad
+    W_{L-1} = \begin{bmatrix} V & -V \end{bmatrix}
+
+with orthogonal blocks (rows are outputs). The pair carries :math:`(z_+, z_-)`, and
+:math:`W_l (z_+, z_-) = (Qz, -Qz)`. An odd width leaves one unit without a partner: it receives
+an ordinary random row, so that it is alive and can learn, and sends zeros, so that the network
+stays linear.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import torch
+from torch import Tensor
+
+from virgo.errors import OptionError
+
+DISTRIBUTIONS = ("uniform", "normal", "truncated", "orthogonal", "mirrored")
+#: Variance of a standard normal cut off at two standard deviations.
+_TRUNCATED_VARIANCE = 1.0 - 2 * 2.0 * math.exp(-2.0) / math.sqrt(2 * math.pi) / math.erf(
+    math.sqrt(2.0)
+)
+
+
+def generator_for(seed: int, name: str) -> torch.Generator:
+    """The generator of one weight.
+
+    >>> a = torch.rand(1, generator=generator_for(0, "convs.0.lin.weight"))
+    >>> b = torch.rand(1, generator=generator_for(0, "convs.0.lin.weight"))
+    >>> bool(a == b)
+    True
+    """
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def standard(
+    shape: tuple[int, ...],
+    distribution: str,
+    generator: torch.Generator,
+    *,
+    mirror_in: bool = False,
+    mirror_out: bool = False,
+    in_first: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """A weight of unit variance; a planned weight is ``sqrt(variance)`` times this.
+
+    Args:
+        shape: ``[..., out, in]``, or ``[..., in, out]`` with ``in_first``; leading dimensions
+            are independent matrices.
+        mirror_in: for ``"mirrored"``, whether the input comes in pairs of opposite sign.
+        mirror_out: for ``"mirrored"``, whether the output shall.
+    """
+    if distribution not in DISTRIBUTIONS:
+        raise OptionError(
+            f"distribution: expected one of {', '.join(DISTRIBUTIONS)}, got {distribution!r}. "
+            f"Choose one."
+        )
+    empty = torch.empty(shape, dtype=dtype, device="cpu")  # whatever the default device is
+    if distribution == "uniform":
+        return empty.uniform_(-math.sqrt(3), math.sqrt(3), generator=generator)
+    if distribution == "normal":
+        return empty.normal_(generator=generator)
+    if distribution == "truncated":
+        torch.nn.init.trunc_normal_(empty, a=-2.0, b=2.0, generator=generator)
+        return empty / math.sqrt(_TRUNCATED_VARIANCE)
+    *many, rows, columns = shape
+    if in_first:
+        rows, columns = columns, rows
+    matrices = [
+        _orthogonal(rows, columns, generator)
+        if distribution == "orthogonal"
+        else _mirrored(rows, columns, generator, mirror_in, mirror_out)
+        for _ in range(math.prod(many))
+    ]
+    stacked = torch.stack([m.T for m in matrices] if in_first else matrices)
+    return stacked.reshape(shape).to(dtype)
+
+
+def _orthogonal(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    """A Haar-random semi-orthogonal matrix, scaled so that the mean square of an entry is 1."""
+    normal = torch.randn(
+        max(rows, columns), min(rows, columns), generator=generator, dtype=torch.float64,
+        device="cpu",
+    )  # fmt: skip
+    q, r = torch.linalg.qr(normal)
+    q = q * torch.sign(torch.diagonal(r))
+    q = q if rows >= columns else q.T
+    return torch.mul(q, math.sqrt(max(rows, columns)))
+
+
+def _mirrored(
+    rows: int, columns: int, generator: torch.Generator, mirror_in: bool, mirror_out: bool
+) -> Tensor:
+    half_rows = rows // 2 if mirror_out else rows
+    half_columns = columns // 2 if mirror_in else columns
+    if half_rows == 0 or half_columns == 0:
+        raise OptionError(
+            f"distribution='mirrored': expected hidden widths of at least 2, got a weight of "
+            f"{rows} x {columns}. Widen the layer or use another distribution."
+        )
+    block = _orthogonal(half_rows, half_columns, generator)
+    wide = torch.cat([block, -block], 1) if mirror_in else block
+    whole = torch.cat([wide, -wide], 0) if mirror_out else wide
+    out = torch.zeros(rows, columns, dtype=torch.float64, device="cpu")
+    out[: whole.size(0), : whole.size(1)] = whole
+    if whole.size(0) < rows:  # the unit without a partner listens ...
+        out[-1, : whole.size(1)] = torch.randn(
+            whole.size(1), generator=generator, dtype=torch.float64, device="cpu"
+        )
+    return out  # ... and, its column being zero, says nothing yet

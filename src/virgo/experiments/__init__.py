@@ -1,0 +1,1 @@
+"""The paper's apparatus: datasets, networks, tasks, sweeps, tables and appendix A."""

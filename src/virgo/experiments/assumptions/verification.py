@@ -1,0 +1,307 @@
+"""``verify()``: do the paper's five assumptions hold on a graph? Its appendix A, for any data.
+
+The first row of each table is the definition as the appendix prints it; the further rows are other
+readings of it, to tell a difference in definition from one in estimation:
+
+A1. correlation of two message paths over neurons, all pairs of paths;
+A2. the same between one half of the neurons of one path and the other half of the other;
+A3. correlation of delta_p and the features times the weights, and of their squares, path by path;
+A4. mean of delta_p over paths and neurons;
+A5. softmax of the last layer's output, over nodes and classes.
+
+A1-A4 need as many neurons in the last layer as in the others, since delta_p multiplies them one by
+one: all layers have ``width`` outputs there. For A5 the last layer has one output a class; the
+weights before it are the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch_geometric.nn import GCN
+
+from virgo.errors import GraphError, OptionError
+from virgo.experiments.assumptions import observations as stats
+from virgo.experiments.assumptions.observations import Network, Observations, Propagate
+from virgo.experiments.assumptions.paper import printed
+from virgo.experiments.assumptions.paths import Walks
+from virgo.experiments.assumptions.tables import (
+    PRINTED,
+    Assumptions,
+    Cell,
+    Row,
+    Table,
+    refresh,
+    to_markdown,
+)
+from virgo.experiments.data import load_citation
+from virgo.graph.operators import Vector
+from virgo.init import plan
+from virgo.network import reading
+from virgo.network.inputs import Inputs
+
+__all__ = ["Assumptions", "refresh", "to_markdown", "verify", "verify_all"]
+
+LOGITS = "without the last ReLU"
+NORMALISED = "features divided by their row sums"
+Progress = Callable[[int, int], None]
+#: (length, table, reading) -> the observations of each draw; A5 has no length: 0
+Found = dict[tuple[int, str, str], list[Vector]]
+
+
+def verify(
+    data: Any,
+    *,
+    paths: int = 100,
+    neurons: int = 100,
+    width: int = 256,
+    num_layers: int = 3,
+    seeds: int = 10,
+    seed: int = 0,
+    num_classes: int | None = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Assumptions:
+    """The five assumption tables of the paper's appendix A on the graph in ``data``.
+
+    A GCN without biases is drawn with Xavier's weights ``seeds`` times; each time new message
+    paths (different ones, all equally likely; see :mod:`virgo.experiments.assumptions.paths`) and neurons are
+    drawn. Global random state is untouched. A cell's ``±`` is the spread over observations within
+    a draw, as in the paper; ``Cell.between`` is that of the mean from draw to draw.
+
+    Args:
+        data: a graph with features, as :func:`virgo.plan` takes it.
+        paths: message paths of each length 1 .. ``num_layers``.
+        neurons: how many neurons are compared.
+        width: outputs of each layer, at least ``neurons``. The appendix does not say how
+            wide; 256 is the paper's usual width on the OGB datasets.
+        seeds: number of draws. The paper shows one.
+        num_classes: outputs of the last layer for A5; from ``data.y`` if not given.
+        name: ``"cora"``, ``"citeseer"``, ``"pubmed"`` or ``"arxiv"`` to show the paper's cells.
+        progress: called with (draws done, draws in all).
+
+    >>> import virgo
+    >>> data = virgo.data.citation_like(num_nodes=300, seed=0)
+    >>> found = verify(data, seeds=2)
+    >>> [abs(cell.mean - 0.5**length) < 0.1 for length, cell in
+    ...  enumerate(found.delta.row().cells, start=1)]
+    [True, True, True]
+    """
+    _check_options(paths, neurons, width, num_layers, seeds, num_classes)
+    inputs = reading.read(data) if not isinstance(data, Inputs) else data
+    x = _features(inputs)
+    classes = _classes(inputs) if num_classes is None else num_classes
+    walks = Walks.over(inputs.graph(inputs.data.get("edge_weight")).gcn())
+    counts = [int(walks.counts(length).sum()) for length in range(1, num_layers + 1)]
+    drawn = _Weights(inputs, x.shape[1], width, num_layers, classes)
+    found: Found = defaultdict(list)
+    for draw in range(seeds):
+        rng = np.random.default_rng([seed, draw])
+        hidden, last = drawn.at(seed + draw)
+        network = Network.run(x, hidden, walks.propagate)
+        order = rng.permutation(width)
+        for length in range(1, num_layers + 1):
+            for (table, row), values in _on_paths(
+                network, walks, length, paths, order, neurons, rng
+            ).items():
+                found[length, table, row].append(values)
+        for row, values in _on_nodes(network, last, walks.propagate).items():
+            found[0, "A5", row].append(values)
+        if progress is not None:
+            progress(draw + 1, seeds)
+    settings = {
+        "paths": paths, "neurons": neurons, "width": width, "num_layers": num_layers,
+        "seeds": seeds, "seed": seed, "num_classes": classes, "nodes": inputs.num_nodes,
+        "edges": int(inputs.edges()[0].size(1)),
+        "path_counts": counts,
+    }  # fmt: skip
+    a1, a2, a3, a4, a5 = _tables(found, name, num_layers, classes, neurons, width)
+    return Assumptions(name, a1, a2, a3, a4, a5, settings)
+
+
+def verify_all(
+    graphs: Sequence[str] | Mapping[str, Any], *, progress: Progress | None = None, **options: Any
+) -> dict[str, Any]:
+    """:func:`verify` on several graphs, as one dictionary that JSON can hold.
+
+    Args:
+        graphs: names of :func:`virgo.data.load_citation`, or data by name.
+        progress: called with (draws done, draws in all), dataset by dataset.
+        options: of :func:`verify`.
+    """
+    datasets: dict[str, Any] = {}
+    for name in graphs:
+        data = graphs[name] if isinstance(graphs, Mapping) else load_citation(name)
+        began = time.perf_counter()
+        tables = verify(data, name=name.lower(), progress=progress, **options).to_dict()
+        datasets[name.lower()] = {**tables, "seconds": round(time.perf_counter() - began, 1)}
+    return {"command": f"virgo verify {' '.join(graphs)}", "datasets": datasets}
+
+
+def _on_paths(
+    network: Network,
+    walks: Walks,
+    length: int,
+    number: int,
+    order: npt.NDArray[np.int64],
+    neurons: int,
+    rng: np.random.Generator,
+) -> Observations:
+    sampled = walks.sample(length, number, rng)
+    seen = stats.observe(network, sampled, order[:neurons], rng)
+    seen |= stats.observe_clusters(network, walks, sampled, order[:neurons], rng)
+    if length == 1:
+        seen["A3", stats.PREDICTED] = stats.predicted_first(network, walks, sampled)
+    wide = stats.observe(network, sampled, order, rng)
+    seen |= {(table, _all(row)): wide[table, row] for table, row in stats.WIDTH_MATTERS}
+    return seen
+
+
+def _all(label: str) -> str:
+    return f"{label}, {stats.ALL}"
+
+
+def _on_nodes(network: Network, last: Vector, propagate: Propagate) -> dict[str, Vector]:
+    """A5 at all nodes: the paper does not say at which, and all have no sampling error."""
+    below = np.maximum(network.before[-2], 0.0) if len(network.weights) > 1 else network.x
+    logits = propagate(below @ last)
+    return {
+        PRINTED: stats.softmax(np.maximum(logits, 0.0)).ravel(),
+        LOGITS: stats.softmax(logits).ravel(),
+        NORMALISED: stats.softmax(_normalised_output(network, last, propagate)).ravel(),
+    }
+
+
+def _normalised_output(network: Network, last: Vector, propagate: Propagate) -> Vector:
+    """The network's output for features whose rows sum to one, as DGL's loaders make them."""
+    weights = [*network.weights[:-1], last]
+    sums = np.abs(network.x).sum(axis=1, keepdims=True)
+    # dividing rows of the features divides the rows of their product with the first weight
+    start = network.linear[0] if len(weights) > 1 else network.x @ last
+    h = np.maximum(propagate(start / np.where(sums > 0, sums, 1.0)), 0.0)
+    for weight in weights[1:]:
+        h = np.maximum(propagate(h @ weight), 0.0)
+    return h
+
+
+class _Weights:
+    """Xavier's weights of the two networks, draw by draw, in float64 and as ``[in, out]``."""
+
+    def __init__(
+        self, inputs: Inputs, features: int, width: int, num_layers: int, classes: int
+    ) -> None:
+        self.made = []
+        with torch.random.fork_rng(devices=[]):  # making a layer draws from the global state
+            for outputs in (width, classes):
+                model = GCN(features, width, num_layers, out_channels=outputs, bias=False).double()
+                planned = plan(model, inputs.data, "xavier", num_classes=False)
+                self.made.append((model, planned))
+
+    def at(self, seed: int) -> tuple[list[Vector], Vector]:
+        """All weights of the network of equal widths, and the last of the one with classes."""
+        drawn: list[list[Vector]] = []
+        for model, planned in self.made:
+            planned.apply_(model, seed=seed)
+            drawn.append([conv.lin.weight.detach().numpy().T.copy() for conv in model.convs])
+        return drawn[0], drawn[1][-1]
+
+
+def _chance(neurons: int, num_layers: int, label: str = stats.CHANCE) -> Row:
+    """The absolute value that the correlation of independent normal neurons has by chance."""
+    mean, sd = stats.absolute_by_chance(neurons)
+    return Row(label, (Cell(mean, sd, 0.0, 0, 0),) * num_layers)
+
+
+def _tables(
+    found: Found, name: str | None, num_layers: int, classes: int, neurons: int, width: int
+) -> list[Table]:
+    lengths = tuple(range(1, num_layers + 1))
+    columns = tuple(f"length {length}" for length in lengths)
+
+    def row(table: str, label: str, paper: str | None = None) -> Row:
+        draws = [found.get((length, table, label)) for length in lengths]
+        cells = tuple(None if values is None else Cell.of(values) for values in draws)
+        return Row(label, cells, printed(paper, name) if paper else ())
+
+    def rows(table: str, *labels: str) -> list[Row]:
+        return [row(table, label) for label in labels]
+
+    softmax = [Row(label, (Cell.of(found[0, "A5", label]),)) for label in (LOGITS, NORMALISED)]
+    theirs = Row(PRINTED, (Cell.of(found[0, "A5", PRINTED]),), printed("est_1c", name))
+    return [
+        Table("A1", "Pearson correlation between message paths", columns, (1.0,) * num_layers, (
+            row("A1", PRINTED, "est_mpaths"),
+            *rows("A1", stats.BETWEEN, stats.INTO, stats.OUT_OF, stats.NO_DELTA, stats.COSINE))),
+        Table("A2", "Pearson correlation between weight paths", columns, (0.0,) * num_layers, (
+            row("A2", PRINTED, "est_wpaths"),
+            *rows("A2", stats.ABSOLUTE), _chance(neurons // 2, num_layers),
+            *rows("A2", _all(stats.ABSOLUTE)),
+            _chance(width // 2, num_layers, _all(stats.CHANCE)))),
+        Table("A3", "Pearson correlation between δ_p and a weight path, and of their squares",
+              columns, (0.0,) * num_layers, (
+            row("A3", PRINTED, "est_delta_wpaths_1"),
+            row("A3", stats.SQUARES, "est_delta_wpaths_2"),
+            *rows("A3", stats.PREDICTED, stats.ONE_WEIGHT_PATH, stats.ABSOLUTE,
+                  stats.SQUARES_ABSOLUTE), _chance(neurons, num_layers),
+            *rows("A3", _all(stats.ABSOLUTE), _all(stats.SQUARES_ABSOLUTE)),
+            _chance(width, num_layers, _all(stats.CHANCE)))),
+        Table("A4", "success probability of δ_p", columns, tuple(0.5**n for n in lengths), (
+            row("A4", PRINTED, "est_delta"),
+            *rows("A4", stats.PER_PATH, _all(stats.PER_PATH))), digits=3),
+        Table("A5", "softmax output beside 1/C", ("softmax",), (1 / classes,),
+              (theirs, *softmax), digits=3),
+    ]  # fmt: skip
+
+
+def _check_options(
+    paths: int, neurons: int, width: int, num_layers: int, seeds: int, num_classes: int | None
+) -> None:
+    classes = 2 if num_classes is None else num_classes
+    lowest = {"paths": (paths, 2), "neurons": (neurons, 4), "num_layers": (num_layers, 1),
+              "seeds": (seeds, 1), "num_classes": (classes, 2)}  # fmt: skip
+    for option, (value, least) in lowest.items():
+        if value < least:
+            raise OptionError(f"{option}: expected at least {least}, got {value}. Raise it.")
+    if width < neurons:
+        raise OptionError(
+            f"width: expected at least neurons={neurons}, got {width}. Widen the layers or "
+            f"compare fewer neurons."
+        )
+
+
+def _features(inputs: Inputs) -> Vector:
+    if inputs.is_hetero:
+        raise GraphError(
+            "data: expected one kind of node, got a HeteroData. Pass data.to_homogeneous()."
+        )
+    x = inputs.x
+    if x is None:
+        raise GraphError(
+            "data.x: expected node features, got none. The assumptions are about features passing "
+            "through weights; set data.x."
+        )
+    dense = x.detach().to_dense() if x.layout != torch.strided else x.detach()
+    features: Vector = dense.reshape(dense.size(0), -1).double().cpu().numpy()
+    if not np.isfinite(features).all():
+        raise GraphError(
+            "data.x: expected finite features, got NaN or infinity. Clean the features, e.g. "
+            "torch.nan_to_num(data.x)."
+        )
+    return features
+
+
+def _classes(inputs: Inputs) -> int:
+    y = inputs.data.get("y")
+    if not isinstance(y, Tensor) or y.is_floating_point() or y.dim() != 1:
+        got = "none" if y is None else f"{type(y).__name__} {getattr(y, 'dtype', '')}".strip()
+        raise GraphError(
+            f"data.y: expected class labels to count for A5, got {got}. Pass num_classes=."
+        )
+    return max(2, int(y.max()) + 1)

@@ -1,0 +1,21 @@
+"""Graphs to work on: the paper's fifteen datasets from files at hand, and generated ones."""
+
+from virgo.experiments.data.arxiv import load_arxiv
+from virgo.experiments.data.catalogue import names
+from virgo.experiments.data.citation import demo_graph, load_citation
+from virgo.experiments.data.datasets import Dataset
+from virgo.experiments.data.generators import citation_like
+from virgo.experiments.data.loading import load
+from virgo.experiments.data.roots import find_root, user_cache
+
+__all__ = [
+    "Dataset",
+    "citation_like",
+    "demo_graph",
+    "find_root",
+    "load",
+    "load_arxiv",
+    "load_citation",
+    "names",
+    "user_cache",
+]

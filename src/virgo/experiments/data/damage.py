@@ -1,0 +1,228 @@
+"""Which raw file is damaged: looked for before a loader reads them, and again when it has failed.
+
+The loaders do not notice a file that ends early at the end of a line, and where they do fail they
+do not say at which file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import itertools
+import pickle
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from virgo.errors import DataError
+from virgo.experiments.data.catalogue import COUNTS, Entry
+from virgo.experiments.data.ogb_files import readable
+from virgo.experiments.data.roots import Source
+
+TABLE_ERRORS = (OSError, EOFError, ValueError, zlib.error)
+"""What reading a damaged table raises."""
+
+
+def damaged(source: Source, file: str, found: object) -> DataError:
+    """The error that names a file."""
+    entry = source.entry
+    where = source.archive or source.folder / Path(file).parent
+    kind = f"{type(found).__name__}: " if isinstance(found, BaseException) else ""
+    said = str(found).split("\n")[0][:200]
+    return DataError(
+        f"{entry.name}: expected intact raw files of {entry.folder} in {where}, got a damaged "
+        f"{Path(file).name} ({kind}{said}). Fetch them again."
+    )
+
+
+def inspect(source: Source, folder: Path) -> None:
+    """Look through the copied files before a loader does.
+
+    Args:
+        source: where they come from, for the message.
+        folder: the copy.
+
+    Raises:
+        DataError: a file is damaged; names it.
+    """
+    if source.entry.kind == "ogb":
+        _inspect_ogb(source, folder)
+        return
+    for file in source.files:
+        if file.endswith((".txt", ".index")) and not _ends(folder / file):
+            # PyG would leave the last line out without a word
+            raise damaged(source, file, "it ends in the middle of a line")
+    if source.entry.kind == "tu":
+        _inspect_tu(source, folder)
+
+
+def blame(source: Source, folder: Path, error: Exception) -> DataError:
+    """The error that names the file at which a loader has failed, as far as that can be found."""
+    for file in source.files:
+        try:
+            _read(source.entry, folder / file)
+        except Exception as found:  # unpickling a damaged file may raise anything
+            return damaged(source, file, found)
+    entry = source.entry
+    if entry.kind == "tu" and (found_short := _short_of_nodes(source, folder)):
+        return found_short
+    said = str(error).split("\n")[0][:200]
+    return DataError(
+        f"{entry.name}: expected intact raw files of {entry.folder} in {source.folder / 'raw'}, "
+        f"got {type(error).__name__}: {said}, though each can be read. Fetch them again."
+    )
+
+
+def _ends(path: Path) -> bool:
+    with open(path, "rb") as file:
+        file.seek(0, 2)
+        if file.tell() == 0:
+            return False
+        file.seek(-1, 2)
+        return file.read(1) == b"\n"
+
+
+def _inspect_tu(source: Source, folder: Path) -> None:
+    """Every graph has a label. PyG takes more labels than graphs, and fails at fewer."""
+    _, owners, labels = source.files
+    for file in (owners, labels):
+        try:
+            _read(source.entry, folder / file)
+        except ValueError as error:
+            raise damaged(source, file, error) from error
+    graphs = max(row[0] for row in _numbers(folder / owners))
+    count = sum(1 for _ in _numbers(folder / labels))
+    if graphs != count:
+        file = labels if count < graphs else owners
+        raise damaged(source, file, f"{graphs} graphs and {count} labels")
+
+
+def _short_of_nodes(source: Source, folder: Path) -> DataError | None:
+    """A list of nodes that ends before the nodes that edges name."""
+    edges, owners, _ = source.files
+    largest = max(max(row) for row in _numbers(folder / edges))
+    count = (folder / owners).read_bytes().count(b"\n")
+    return damaged(source, owners, f"{count} of {largest} nodes") if largest > count else None
+
+
+# --- OGB's files ---------------------------------------------------------------------------------
+
+
+def _inspect_ogb(source: Source, folder: Path) -> None:
+    counts = {}
+    for name in COUNTS:
+        file = f"raw/{name}.csv.gz"
+        try:
+            counts[name] = read_table(folder / file, np.int64).reshape(-1)
+        except TABLE_ERRORS as error:
+            raise damaged(source, file, error) from error
+    nodes, edges = (counts[name] for name in COUNTS)
+    if len(nodes) != len(edges) or not len(nodes):
+        file = f"raw/{COUNTS[1]}.csv.gz"
+        raise damaged(source, file, f"{len(edges)} graphs, beside {len(nodes)} in {COUNTS[0]}")
+    expected = {"node": int(nodes.sum()), "edge": int(edges.sum()), "graph": len(nodes)}
+    for file in source.files:
+        try:
+            if file.endswith(".pt"):
+                check_edges(load_numbers(folder / file), expected["node"], Path(file).stem)
+            elif file.endswith(".csv.gz"):
+                _check_rows(folder / file, expected)
+        except (*TABLE_ERRORS, RuntimeError, LookupError, pickle.UnpicklingError) as error:
+            raise damaged(source, file, error) from error
+
+
+def _check_rows(path: Path, expected: Mapping[str, int]) -> None:
+    """Decompress a table to its end, and hold its rows against the sizes of the graphs."""
+    stem = path.name.removesuffix(".csv.gz")
+    if stem in COUNTS:
+        return
+    kind = "node" if stem == "species" else stem.replace("-", "_").split("_")[0]
+    rows = _rows(path)
+    if kind in expected and rows != expected[kind]:
+        raise ValueError(f"{rows} rows, expected {expected[kind]}")
+    if rows == 0:
+        raise ValueError("no rows")
+
+
+def _rows(path: Path) -> int:
+    lines, last = 0, b"\n"
+    with gzip.open(path, "rb") as file:
+        while block := file.read(2**20):
+            lines += block.count(b"\n")
+            last = block[-1:]
+    return lines + (last != b"\n")
+
+
+def read_table(path: Path, dtype: type[np.generic]) -> Any:
+    """A table of OGB's, as a two-dimensional array."""
+    with gzip.open(path, "rt") as lines:
+        first = lines.readline()
+        if not first.strip():
+            raise ValueError("no rows")
+        return np.loadtxt(itertools.chain([first], lines), delimiter=",", dtype=dtype, ndmin=2)
+
+
+def load_numbers(path: Path) -> Any:
+    """A file of tensors and arrays, read without running code that a pickle may hold."""
+    with readable():
+        return torch.load(path, weights_only=True)
+
+
+def check_edges(part: Any, num_nodes: int, name: str) -> None:
+    """Whether a part of an edge split is one, and speaks of nodes that there are.
+
+    Args:
+        part: OGB's dictionary.
+        num_nodes: how many nodes there are.
+        name: ``"train"``, ``"valid"`` or ``"test"``.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not isinstance(part, Mapping):
+        raise ValueError(f"a {type(part).__name__}, expected a dictionary of edges")
+    pairs = "edge" in part
+    wanted = ["edge"] if pairs else ["source_node", "target_node"]
+    if name != "train":
+        wanted.append("edge_neg" if pairs else "target_node_neg")
+    for key in wanted:
+        if key not in part:
+            raise ValueError(f"no {key!r}")
+        ids = torch.as_tensor(part[key])
+        if not ids.numel():
+            raise ValueError(f"no edges in {key!r}")
+        if int(ids.min()) < 0 or int(ids.max()) >= num_nodes:
+            raise ValueError(f"{key!r} names nodes beyond the {num_nodes} that there are")
+
+
+# --- reading one file as its loader does ---------------------------------------------------------
+
+
+def _read(entry: Entry, path: Path) -> None:
+    if path.suffix == ".pt":
+        load_numbers(path)
+    elif path.name.endswith(".csv.gz"):
+        pandas = importlib.import_module("pandas")  # untyped; ogb brings it
+        table = pandas.read_csv(path, compression="gzip", header=None)
+        words = [column for column in table if table[column].dtype.kind not in "biuf"]
+        if words:
+            raise ValueError(f"column {words[0]} holds what is not a number")
+    elif entry.kind == "planetoid":
+        from torch_geometric.io.planetoid import read_file
+
+        prefix = f"ind.{entry.folder.lower()}."
+        read_file(str(path.parent), entry.folder, path.name.removeprefix(prefix))
+    elif entry.kind == "tu":
+        widths = {len(row) for row in _numbers(path)}
+        if len(widths) != 1:
+            raise ValueError("rows of different lengths" if widths else "no rows")
+
+
+def _numbers(path: Path) -> Iterator[list[int]]:
+    with open(path, encoding="ascii") as lines:
+        for line in lines:
+            yield [int(word) for word in line.split(",")]

@@ -1,0 +1,192 @@
+"""Networks for whole graphs: message passing, BatchNorm, the mean over nodes, a linear head.
+
+The form that the social networks of the TU collection are classified with; :class:`Pooled` is what
+it shares with the molecules' form in :mod:`virgo.experiments.models.molecules`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric.nn import GCNConv, GINConv, global_mean_pool
+
+from virgo.errors import OptionError
+from virgo.experiments.models.gcn import mix_gcn
+from virgo.experiments.models.gin import mix_gin
+from virgo.experiments.models.network import Apply, check_sizes
+
+Convolve = Callable[[int, Tensor], Tensor]
+"""``convolve(layer, h)`` is the output of a message-passing layer."""
+
+Drop = Callable[[Tensor, bool], Tensor]
+"""``drop(h, relu)`` is dropout, after a ReLU if that is asked for."""
+
+
+class Pooled(nn.Module):
+    r"""Layers with BatchNorm, ReLU and dropout after each, mean pooling and a linear head.
+
+    The last layer has no ReLU, as in OGB's network: :math:`y = W\,\mathrm{mean}_i h_i + b`. A graph
+    without nodes has the mean zero.
+
+    Args:
+        convs: the message-passing layers.
+        hidden_channels: width of what they return.
+        out_channels: outputs of a graph.
+        dropout: probability, after every layer.
+    """
+
+    def __init__(
+        self, convs: Iterable[nn.Module], hidden_channels: int, out_channels: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(convs)
+        self.norms = nn.ModuleList(nn.BatchNorm1d(hidden_channels) for _ in self.convs)
+        self.head = nn.Linear(hidden_channels, out_channels)
+        self.num_layers = len(self.convs)
+        self.dropout = dropout
+
+    def run(
+        self,
+        h: Tensor,
+        convolve: Convolve,
+        batch: Tensor,
+        num_graphs: int | None = None,
+        drop: Drop | None = None,
+    ) -> Tensor:
+        """The output of every graph, whoever computes the layers and the dropout masks.
+
+        Args:
+            h: features of the nodes, in whatever form ``convolve`` takes them.
+            convolve: computes a layer.
+            batch: the graph of every node.
+            num_graphs: how many there are; the last node's graph is the last if ``None``.
+            drop: ReLU and dropout; PyTorch's if ``None``.
+        """
+        drop = drop or self._drop
+        for layer, norm in enumerate(self.norms):
+            h = drop(norm(convolve(layer, h)), layer < self.num_layers - 1)
+        out: Tensor = self.head(global_mean_pool(h, batch, num_graphs))
+        return out
+
+    def _drop(self, h: Tensor, relu: bool) -> Tensor:
+        return functional.dropout(h.relu() if relu else h, self.dropout, self.training)
+
+
+class PooledNetwork(Pooled, ABC):
+    r"""The TU form. A layer is a sum of terms :math:`P H W` and a bias.
+
+    As in :class:`virgo.experiments.models.Network`, ``forward`` runs PyG's own layers and :meth:`mix` says the
+    same of one layer in terms of products that somebody else computes.
+
+    Args:
+        in_channels: features of a node.
+        hidden_channels: width of every layer.
+        num_layers: message-passing layers.
+        out_channels: outputs of a graph.
+        dropout: probability, after every layer.
+    """
+
+    #: The operators of a layer's terms, as in :attr:`virgo.experiments.models.Network.operators`.
+    operators: tuple[str, ...]
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int = 64,
+        num_layers: int = 5,
+        out_channels: int = 2,
+        dropout: float = 0.0,
+    ) -> None:
+        check_sizes(hidden_channels, num_layers, dropout)
+        widths = [in_channels, *[hidden_channels] * (num_layers - 1)]
+        convs = [self.make_conv(width, hidden_channels) for width in widths]
+        super().__init__(convs, hidden_channels, out_channels, dropout)
+
+    @staticmethod
+    @abstractmethod
+    def make_conv(in_channels: int, out_channels: int) -> nn.Module:
+        """One message-passing layer."""
+
+    @abstractmethod
+    def mix(self, conv: Any, apply: Apply) -> Tensor:
+        """One layer's output from the products of its terms."""
+
+    def forward(
+        self, x: Tensor, edge_index: Tensor, batch: Tensor, num_graphs: int | None = None
+    ) -> Tensor:
+        """The output of every graph of a PyG batch."""
+        return self.run(x, lambda layer, h: self.convs[layer](h, edge_index), batch, num_graphs)
+
+
+class PooledGCN(PooledNetwork):
+    r"""GCN: :math:`H' = \hat D^{-1/2} (A + I) \hat D^{-1/2} H W + b` in every layer."""
+
+    operators = ("gcn",)
+
+    @staticmethod
+    def make_conv(in_channels: int, out_channels: int) -> GCNConv:
+        return GCNConv(in_channels, out_channels)
+
+    def mix(self, conv: Any, apply: Apply) -> Tensor:
+        return mix_gcn(conv, apply)
+
+
+class PooledGIN(PooledNetwork):
+    r"""GIN: :math:`H' = \mathrm{ReLU}(\mathrm{BN}((A + I) H W_1 + b_1)) W_2 + b_2` in a layer."""
+
+    operators = ("sum",)
+
+    @staticmethod
+    def make_conv(in_channels: int, out_channels: int) -> GINConv:
+        return GINConv(
+            nn.Sequential(
+                nn.Linear(in_channels, out_channels),
+                nn.BatchNorm1d(out_channels),
+                nn.ReLU(),
+                nn.Linear(out_channels, out_channels),
+            )
+        )
+
+    def mix(self, conv: Any, apply: Apply) -> Tensor:
+        return mix_gin(conv, apply)
+
+
+FAMILIES: dict[str, type[PooledNetwork]] = {"gcn": PooledGCN, "gin": PooledGIN}
+
+
+def build(
+    name: str, in_channels: int, out_channels: int, config: Mapping[str, Any]
+) -> PooledNetwork:
+    """The network called ``name``, sized by ``config``.
+
+    Args:
+        name: ``"gcn"`` or ``"gin"``.
+        in_channels: features of a node.
+        out_channels: outputs of a graph.
+        config: ``hidden_channels``, ``num_layers``, ``dropout``; other keys are left alone.
+
+    >>> build("gcn", 12, 2, {"num_layers": 3}).convs[1]
+    GCNConv(64, 64)
+    """
+    family: type[PooledNetwork] = find_family(FAMILIES, name)
+    return family(in_channels, out_channels=out_channels, **sizes_in(config))
+
+
+def find_family(families: Mapping[str, Any], name: str) -> Any:
+    """The class of a name, or an error that lists them."""
+    if name not in families:
+        known = " or ".join(families)
+        raise OptionError(
+            f"model: expected {known} for graph classification, got {name!r}. Choose one."
+        )
+    return families[name]
+
+
+def sizes_in(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a configuration's keys that size a network."""
+    wanted = ("hidden_channels", "num_layers", "dropout")
+    return {key: config[key] for key in wanted if key in config}

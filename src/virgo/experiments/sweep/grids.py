@@ -1,0 +1,278 @@
+"""The paper's grids, from ``grids.json``: tables, their cells, and the configurations of a cell."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from virgo.errors import OptionError
+from virgo.experiments.sweep.records import canonical
+from virgo.rules import parse_method
+
+#: What the initial weights depend on. Outermost, so that neighbouring trials can share them.
+ARCHITECTURE = ("num_layers", "hidden_channels", "ngnn_type", "num_ngnn_layers")
+_INNER = ("batch_size", "num_neighbors", "num_parts", "eval_step", "epochs", "patience", "dropout",
+          "weight_decay", "lr")  # fmt: skip
+#: The order of keys in a configuration, outermost first.
+ORDER = (*ARCHITECTURE, *_INNER)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table: what is searched over its configurations on its own.
+
+    ``part`` holds the keys that make a column of their own, such as the depth in "depth".
+    """
+
+    table: str
+    dataset: str
+    model: str
+    init: str
+    configurations: tuple[Mapping[str, Any], ...]
+    part: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of its study in the storage.
+
+        >>> cells("depth", ["cora"], inits=["xavier"])[1].name
+        'depth/cora/gcn/xavier/num_layers=4'
+        """
+        parts = [f"{key}={value}" for key, value in self.part]
+        return "/".join([self.table, self.dataset, self.model, self.init, *parts])
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The grid of some datasets and models: the paper's values, and ours where it has none."""
+
+    datasets: tuple[str, ...]
+    models: tuple[str, ...]
+    paper: Mapping[str, list[Any]]
+    ours: Mapping[str, list[Any]]
+    note: str | None = None
+
+    def configurations(self) -> tuple[dict[str, Any], ...]:
+        """Every combination, in a stable order, the architecture outermost."""
+        choices = {**self.paper, **self.ours}
+        keys = [key for key in ORDER if key in choices]
+        assert len(keys) == len(choices), f"no order for {set(choices) - set(keys)}"
+        combinations = itertools.product(*(choices[key] for key in keys))
+        return tuple(_fit(dict(zip(keys, values, strict=True))) for values in combinations)
+
+
+def _fit(config: dict[str, Any]) -> dict[str, Any]:
+    """A number of neighbours for each layer; further layers repeat the last."""
+    listed = config.get("num_neighbors")
+    if isinstance(listed, list):
+        depth = config["num_layers"]
+        config["num_neighbors"] = (listed + [listed[-1]] * depth)[:depth]
+    return config
+
+
+@cache
+def _tables() -> dict[str, Any]:
+    text = Path(__file__).with_name("grids.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)["tables"]
+    return found
+
+
+def tables() -> tuple[str, ...]:
+    """The names of the tables.
+
+    >>> tables()
+    ('table1', 'table2', 'table3', 'depth')
+    """
+    return tuple(_tables())
+
+
+def _table(name: str) -> dict[str, Any]:
+    if name not in _tables():
+        raise OptionError(
+            f"table: expected one of {', '.join(_tables())}, got {name!r}. Choose one."
+        )
+    found: dict[str, Any] = _tables()[name]
+    return found
+
+
+def grids(table: str) -> tuple[Grid, ...]:
+    """The grids of one table, in the paper's order."""
+    return tuple(
+        Grid(tuple(raw["datasets"]), tuple(raw["models"]), raw["paper"], raw.get("ours", {}),
+             raw.get("note"))
+        for raw in _table(table)["grids"]
+    )  # fmt: skip
+
+
+def grid(table: str, dataset: str, model: str) -> Grid:
+    """The grid of one dataset and model; a generated stand-in has that of what it stands for.
+
+    >>> len(grid("table1", "cora", "gcn").configurations())
+    144
+    """
+    base = base_name(dataset)
+    for one in grids(table):
+        if base in one.datasets and model in one.models:
+            return one
+    known = [m for one in grids(table) if base in one.datasets for m in one.models]
+    if not known:
+        raise _unknown("dataset", datasets(table), dataset, table)
+    raise _unknown("model", known, model, f"{table} on {dataset}")
+
+
+def base_name(dataset: str) -> str:
+    """What a generated dataset stands for, or the dataset itself.
+
+    >>> base_name("like:cora@0.1"), base_name("cora")
+    ('cora', 'cora')
+    """
+    return dataset.removeprefix("like:").partition("@")[0] if dataset[:5] == "like:" else dataset
+
+
+def datasets(table: str) -> tuple[str, ...]:
+    """The datasets of a table."""
+    return tuple(dict.fromkeys(name for one in grids(table) for name in one.datasets))
+
+
+def models(table: str, dataset: str | None = None) -> tuple[str, ...]:
+    """The models of a table, or of one dataset in it."""
+    return tuple(
+        dict.fromkeys(
+            model
+            for one in grids(table)
+            if dataset is None or base_name(dataset) in one.datasets
+            for model in one.models
+        )
+    )
+
+
+def inits(table: str) -> tuple[str, ...]:
+    """The methods that a table compares unless others are asked for."""
+    return tuple(_table(table)["inits"])
+
+
+def cells(
+    table: str,
+    dataset: Sequence[str] | None = None,
+    model: Sequence[str] | None = None,
+    inits: Sequence[str] | None = None,
+    *,
+    where: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> list[Cell]:
+    """The cells of a table, datasets outermost, each with its configurations.
+
+    Args:
+        dataset: some of the table's datasets, or ``like:`` one of them.
+        model: some of its models; a dataset without any of them is left out.
+        inits: methods with options after a plus.
+        where: only configurations with these values, given as text: ``{"lr": "0.01"}``.
+        limit: at most this many configurations a cell: the same ones for every method, spread
+            over the grid; those of a smaller limit are among those of a larger one.
+        overrides: values that replace the grid's, such as ``{"epochs": 10}``.
+    """
+    if limit is not None and limit < 1:
+        raise OptionError(f"--limit: expected at least 1 configuration, got {limit}.")
+    chosen = [_known_init(init, table) for init in inits or _table(table)["inits"]]
+    found: list[Cell] = []
+    for name in dict.fromkeys(dataset or datasets(table)):
+        if base_name(name) not in datasets(table):
+            raise _unknown("dataset", datasets(table), name, table)
+        for kind in _known_models(table, name, model):
+            one = grid(table, name, kind)
+            configs = _overridden(_matching(one, where or {}, f"{name}, {kind}"), overrides or {})
+            parts = _split(table, configs)
+            found += [
+                Cell(table, name, kind, init, tuple(_limited(own, limit)), part)
+                for init in dict.fromkeys(chosen)
+                for part, own in parts.items()
+            ]
+    if not found:
+        raise _unknown("model", models(table), ", ".join(model or ()), table)
+    return found
+
+
+def _split(
+    table: str, configs: Sequence[dict[str, Any]]
+) -> dict[tuple[tuple[str, Any], ...], list[dict[str, Any]]]:
+    """The configurations by what makes a cell of its own; mostly nothing does."""
+    keys = _table(table).get("cells_by", [])
+    parts: dict[tuple[tuple[str, Any], ...], list[dict[str, Any]]] = {}
+    for config in configs:
+        parts.setdefault(tuple((key, config[key]) for key in keys), []).append(config)
+    return parts
+
+
+def _matching(one: Grid, where: Mapping[str, str], place: str) -> list[dict[str, Any]]:
+    """The configurations with these values."""
+    configs = list(one.configurations())
+    for key, text in where.items():
+        values = list(dict.fromkeys(_text(config[key]) for config in configs if key in config))
+        if not values:
+            raise OptionError(
+                f"--where: expected one of {', '.join(configs[0])} for {place}, got {key!r}."
+            )
+        wanted = next((v for v in values if _same(v, text)), None)
+        if wanted is None:
+            raise OptionError(
+                f"--where {key}: expected one of {', '.join(values)} for {place}, got {text!r}."
+            )
+        configs = [config for config in configs if _text(config[key]) == wanted]
+    return configs
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _same(first: str, second: str) -> bool:
+    """Equal as numbers if both are: 0.001 and 1e-3."""
+    try:
+        return float(first) == float(second)
+    except ValueError:
+        return first == second
+
+
+def _overridden(
+    configs: Sequence[dict[str, Any]], overrides: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """With other values; configurations that become alike are one."""
+    changed = [{**config, **overrides} for config in configs]
+    return list({canonical(config): config for config in changed}.values())
+
+
+def _limited(configs: list[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]:
+    """A fixed choice by hash, in the grid's order."""
+    if limit is None or limit >= len(configs):
+        return configs
+    picked = sorted(configs, key=lambda c: hashlib.sha256(canonical(c).encode()).digest())[:limit]
+    return [config for config in configs if config in picked]
+
+
+def _known_models(table: str, dataset: str, asked: Sequence[str] | None) -> list[str]:
+    for name in asked or ():
+        if name not in models(table):
+            raise _unknown("model", models(table), name, table)
+    return [name for name in models(table, dataset) if not asked or name in asked]
+
+
+def _known_init(text: str, table: str) -> str:
+    """The method's own name for any spelling of it; options beyond the table's are welcome."""
+    try:
+        name, _ = parse_method(text)
+    except OptionError as error:
+        raise _unknown("init", inits(table), text, table) from error
+    return "+".join([name, *text.split("+")[1:]])
+
+
+def _unknown(what: str, choices: Sequence[str], got: str, where: str) -> OptionError:
+    return OptionError(
+        f"--{what}: expected one of {', '.join(choices)} for {where}, got {got!r}. Choose one."
+    )

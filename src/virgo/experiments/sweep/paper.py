@@ -1,0 +1,47 @@
+"""The numbers of the paper's Tables 1, 2 and 3, read from ``paper.json`` beside this file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import NamedTuple
+
+Key = tuple[str, str, str]  # dataset, model, init, in this package's words
+
+
+class Printed(NamedTuple):
+    """A cell of the paper, in percent."""
+
+    mean: float
+    sd: float
+
+
+@cache
+def printed(table: str) -> Mapping[Key, Printed]:
+    """The paper's cells of a table in its order; none for a table that is not the paper's.
+
+    >>> printed("table1")["cora", "gcn", "xavier"]
+    Printed(mean=81.5, sd=0.2)
+    >>> len(printed("table1")), len(printed("table2")), len(printed("table3")), printed("depth")
+    (36, 64, 40, {})
+    """
+    text = (
+        resources.files("virgo.experiments.sweep")
+        .joinpath("paper.json")
+        .read_text(encoding="utf-8")
+    )
+    found = json.loads(text)
+    names = found["names"]
+    cells: dict[Key, Printed] = {}
+    for cell in found["cells"]:
+        if cell["table"] == table:
+            key = (
+                names["datasets"][table][cell["dataset"]],
+                names["models"][cell["model"]],
+                names["methods"][cell["method"]],
+            )
+            assert key not in cells, f"paper.json has {key} twice"
+            cells[key] = Printed(cell["mean"], cell["sd"])
+    return cells

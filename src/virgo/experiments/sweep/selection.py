@@ -1,0 +1,252 @@
+"""From the raw records of one cell to the number in it: the paper's selection, and what it hides.
+
+The configuration with the best mean validation over its seeds is chosen, and its test values are
+reported. What the choice was made from (how much of the grid, how many seeds, how many epochs) is
+kept with it, for two cells may only be compared if both were searched alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from virgo.errors import DataError
+from virgo.experiments.sweep.records import Record
+from virgo.experiments.sweep.statistics import mean
+
+Config = Mapping[str, Any]
+Key = tuple[tuple[str, Any], ...]
+
+OK = "ok"
+
+
+def key_of(config: Config, *, without: Sequence[str] = ()) -> Key:
+    """A configuration as something to look up by; 0 and 0.0 are the same.
+
+    >>> key_of({"lr": 0.01, "dropout": 0}) == key_of({"dropout": 0.0, "lr": 0.01})
+    True
+    """
+    return tuple(
+        (name, tuple(value) if isinstance(value, list) else value)
+        for name, value in sorted(config.items())
+        if name not in without
+    )
+
+
+@dataclass(frozen=True)
+class Space:
+    """All configurations a cell is to be searched over, in order, and how many seeds each gets."""
+
+    configs: tuple[Config, ...]
+    seeds: int = 10
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The configuration that was selected for a cell, and what it was selected from.
+
+    Attributes:
+        config: the configuration.
+        valid: its mean validation over the seeds, in percent.
+        tests: seed -> test value in percent, of the seeds that finished.
+        failed: seed -> "diverged" or "out of memory".
+        competing: configurations that had all the seeds asked for, or failed.
+        searched: configurations with at least one seed.
+        total: configurations of the grid; None if there is no grid for this cell.
+        screened: (K, M) where all were run with K seeds and the best M with all seeds.
+        partial: in what the search falls short of the grid: empty, or words.
+        protocol: equal for two cells that were searched alike.
+        generated: what must be said about the data.
+    """
+
+    config: Config
+    valid: float
+    tests: Mapping[int, float]
+    failed: Mapping[int, str]
+    competing: int
+    searched: int
+    total: int | None
+    screened: tuple[int, int] | None
+    partial: tuple[str, ...]
+    protocol: tuple[Any, ...]
+    generated: str | None
+
+    @property
+    def label(self) -> str:
+        """What has to stand beside the number.
+
+        A cell that was searched over the whole grid with all seeds has nothing to say.
+        """
+        words = []
+        if self.partial:
+            words.append(f"partial ({', '.join(self.partial)})")
+        if self.screened:
+            few, top = self.screened
+            words.append(f"screened ({few} seed{'s' if few > 1 else ''}, top {top})")
+        if self.failed:
+            kinds = " or ".join(sorted(set(self.failed.values())))
+            words.append(f"{len(self.failed)} of {len(self.tests) + len(self.failed)} seeds {kinds}"
+                         )  # fmt: skip
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """One configuration with the seeds of all its records."""
+
+    config: Config
+    place: tuple[int, str]  # in the grid; a configuration that is not in it comes after
+    valid: dict[int, float]
+    test: dict[int, float]
+    failed: dict[int, str]
+
+    @property
+    def count(self) -> int:
+        return len(self.valid) + len(self.failed)
+
+    @property
+    def score(self) -> float:
+        """Mean validation; rounded so that a tie on paper is a tie here."""
+        return round(mean(list(self.valid.values())), 12) if self.valid else -1.0
+
+
+def select(records: Iterable[Record], grid: Space | None = None) -> Chosen | None:
+    """The chosen configuration of one cell; None where nothing was run.
+
+    Only configurations with the full number of seeds compete (if none has it, those that have the
+    most). One with a failed seed is chosen only if all that compete have one. A tie goes to the
+    configuration that comes first in the grid, then by its text.
+
+    Args:
+        records: of one dataset, model and method (and depth, where depth is a column).
+        grid: what was to be searched; without it nothing is called partial.
+    """
+    records = list(records)
+    trials = _merge(records, grid)
+    if not trials:
+        return None
+    pool, kind, total, partial = _pool(trials, grid)
+    full = grid.seeds if grid else max(trial.count for trial in pool.values())
+    most = max(trial.count for trial in pool.values())
+    need = min(full, most)
+    competing = {k: t for k, t in pool.items() if t.count >= need or t.failed}
+    screened = _screening(pool, competing, records) if need == full else None
+    if len(pool) != total:
+        screened = None
+    if need < full:
+        partial.append(f"{need} of {full} seeds")
+    if total is not None and len(competing) < total and not screened:
+        partial.append(f"{len(competing)} of {total} configurations")
+    best = min(competing.values(), key=_order)
+    seeds = frozenset(best.valid) | frozenset(best.failed)
+    alike = frozenset(pool if screened else competing)
+    said = sorted({record.generated for record in records if record.generated})
+    return Chosen(
+        config=best.config,
+        valid=100 * mean(list(best.valid.values())),
+        tests={seed: 100 * best.test[seed] for seed in sorted(best.test)},
+        failed=dict(sorted(best.failed.items())),
+        competing=len(competing),
+        searched=len(pool),
+        total=total,
+        screened=screened,
+        partial=tuple(partial),
+        protocol=(kind, alike, screened, seeds, bool(best.failed)),
+        generated="; ".join(said) or None,
+    )
+
+
+def _order(trial: _Trial) -> tuple[Any, ...]:
+    """The smallest is chosen: no failed seed, most seeds left, best validation, first in grid."""
+    left = len(trial.valid) if trial.failed else 0
+    return (bool(trial.failed), -left, -trial.score, trial.place)
+
+
+def _merge(records: Iterable[Record], grid: Space | None) -> dict[Key, _Trial]:
+    """One trial a configuration; a seed that was recorded twice must have given the same."""
+    places = {key_of(config): i for i, config in enumerate(grid.configs)} if grid else {}
+    trials: dict[Key, _Trial] = {}
+    for record in records:
+        key = key_of(record.config)
+        trial = trials.get(key)
+        if trial is None:
+            place = (places.get(key, len(places)), repr(key))
+            trial = trials[key] = _Trial(record.config, place, {}, {}, {})
+        for result in record.seeds:
+            _add(trial, result, record)
+    return {key: trial for key, trial in trials.items() if trial.count}
+
+
+def _add(trial: _Trial, result: Any, record: Record) -> None:
+    seed, status = int(result["seed"]), result["status"]
+    before = trial.failed.get(seed) or (trial.valid.get(seed), trial.test.get(seed))
+    now = status if status != OK else (result["valid"], result["test"])
+    if before not in ((None, None), now):
+        raise DataError(
+            f"{record.dataset}, {record.model}, {record.init}: expected one result for seed "
+            f"{seed} of {dict(record.config)}, got {before} and {now}. Keep one of the records."
+        )
+    if status == OK:
+        trial.valid[seed], trial.test[seed] = now
+    else:
+        trial.failed[seed] = status
+
+
+def _pool(
+    trials: dict[Key, _Trial], grid: Space | None
+) -> tuple[dict[Key, _Trial], str, int | None, list[str]]:
+    """Which trials compete with each other: the grid's own, else shortened ones, else others.
+
+    Returns:
+        The trials, what they are, how many the grid has of their kind, and what to say of them.
+    """
+    if grid is None:
+        return trials, "no grid", None, []
+    own = {key_of(config) for config in grid.configs}
+    found = {key: trial for key, trial in trials.items() if key in own}
+    if found:
+        return found, "grid", len(own), []
+    short = {key_of(config, without=["epochs"]) for config in grid.configs}
+    found = {
+        key: trial
+        for key, trial in trials.items()
+        if key_of(trial.config, without=["epochs"]) in short
+    }
+    if found:
+        ran = _numbers(trial.config.get("epochs") for trial in found.values())
+        of = _numbers(config.get("epochs") for config in grid.configs)
+        return found, f"epochs {ran}", len(short), [f"epochs {ran} of {of}"]
+    words = f"{len(trials)} configurations outside the grid of {len(own)}"
+    return trials, "outside", None, [words]
+
+
+def _numbers(values: Iterable[Any]) -> str:
+    return "/".join(str(value) for value in sorted({value for value in values if value}))
+
+
+def _screening(
+    pool: Mapping[Key, _Trial], competing: Mapping[Key, _Trial], records: Iterable[Record]
+) -> tuple[int, int] | None:
+    """(K, M) if the records say so and it is finished: all have K seeds, the best M have all.
+
+    A screening that was interrupted, or mixed with another, is a partial search like any other.
+    """
+    said = {(record.screen["seeds"], record.screen["top"]) for record in records if record.screen}
+    rest = [trial for key, trial in pool.items() if key not in competing]
+    if len(said) != 1 or not rest:
+        return None
+    few, top = said.pop()
+    # one that failed among the first K seeds did not go on; one that failed later did
+    went_on = [trial for trial in competing.values() if trial.count > few]
+    if len(went_on) < top or any(trial.count < few for trial in rest):
+        return None
+    seeds = set(rest[0].valid)
+    scores = [
+        mean([trial.valid[seed] for seed in sorted(seeds)])
+        for trial in went_on
+        if seeds <= set(trial.valid)
+    ]
+    if not scores or round(min(scores), 12) < max(trial.score for trial in rest):
+        return None
+    return few, top

@@ -1,0 +1,256 @@
+"""The paper's tables, and ours of depth, from raw records: ``build("table1", records)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from virgo.errors import OptionError
+from virgo.experiments.sweep import grids, rendering, settling
+from virgo.experiments.sweep.layouts import View, view
+from virgo.experiments.sweep.paper import printed
+from virgo.experiments.sweep.provenance import Provenance
+from virgo.experiments.sweep.records import Record
+from virgo.experiments.sweep.selection import Space, select
+from virgo.experiments.sweep.statistics import paired
+from virgo.experiments.sweep.verdicts import (
+    Cell,
+    Place,
+    Verdict,
+    judged,
+    overlap_of,
+    ranked,
+    remarks,
+)
+
+__all__ = ["TABLES", "Cell", "Place", "Table", "Verdict", "build"]
+
+SpaceOf = Callable[[str, str, str], Space | None]
+
+#: What each table is called.
+TABLES = {
+    "table1": "Table 1: node classification, test accuracy (ogbn-proteins: ROC-AUC) in percent",
+    "table2": "Table 2: link prediction, test Hits@20 (ogbl-ddi), Hits@50 (ogbl-collab), MRR "
+    "(ogbl-citation2), Hits@100 (ogbl-ppa) in percent",
+    "table3": "Table 3: graph classification, test accuracy (ogbg-molhiv: ROC-AUC, ogbg-molpcba: "
+    "average precision) in percent",
+    "depth": "Depth: node classification with more layers, test accuracy in percent",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A finished table: cells, verdicts, what is to be said, and what it was made from."""
+
+    name: str
+    methods: tuple[str, ...]
+    places: Mapping[Place, tuple[Cell, ...]]
+    verdicts: tuple[Verdict, ...]
+    remarks: tuple[str, ...]
+    provenance: Provenance = field(repr=False)
+    histories: Mapping[Place, Sequence[settling.History]] = field(default_factory=dict, repr=False)
+
+    @property
+    def title(self) -> str:
+        """What the table shows."""
+        return TABLES[self.name]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All cells, place by place."""
+        return [cell for cells in self.places.values() for cell in cells]
+
+    def cell(self, dataset: str, init: str, model: str = "gcn", layers: int | None = None) -> Cell:
+        """One cell."""
+        for cell in self.places.get(Place(dataset, model, layers), ()):
+            if cell.init == init:
+                return cell
+        raise OptionError(
+            f"cell: expected one of {', '.join(str(p) for p in self.places)} and one of "
+            f"{', '.join(self.methods)}, got {dataset}, {model}, {layers}, {init}. Choose others."
+        )
+
+    def verdict(self, dataset: str, model: str = "gcn", layers: int | None = None) -> Verdict:
+        """Whether Virgo is better at one place."""
+        return next(v for v in self.verdicts if v.place == Place(dataset, model, layers))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain types."""
+        return {
+            "table": self.name,
+            "title": self.title,
+            "cells": [
+                {**rendering.flat(cell), "over_xavier": over(cell, cells, "xavier")}
+                for cells in self.places.values()
+                for cell in cells
+            ],
+            "verdicts": [_plain(verdict) for verdict in self.verdicts],
+            "remarks": list(self.remarks),
+            "provenance": asdict(self.provenance),
+            "curves": [
+                settling.plain(place, history)
+                for place, found in self.histories.items()
+                for history in found
+            ],
+        }
+
+    def to_json(self, indent: int | None = 1) -> str:
+        """Everything as JSON."""
+        return rendering.to_json(self.to_dict(), indent)
+
+    def to_markdown(self, *, details: bool = True) -> str:
+        """The paper's layout in markdown; ``details``: also the configurations chosen."""
+        return rendering.to_markdown(self._view(details))
+
+    def to_latex(self) -> str:
+        """The table alone for a paper; needs ``\\usepackage{booktabs}``."""
+        return rendering.to_latex(self._view(False))
+
+    def to_csv(self) -> str:
+        """One line a cell, with its rank."""
+        return rendering.to_csv([rendering.flat(cell) for cell in self.cells])
+
+    def to_html(self) -> str:
+        """One page that opens offline, light or dark."""
+        return rendering.to_html(self._view(True))
+
+    def __str__(self) -> str:
+        return rendering.to_text(self._view(False))
+
+    def _view(self, details: bool) -> View:
+        return view(
+            self.name, self.title, self.methods, self.places, self.verdicts, self.remarks,
+            self.provenance, details=details,
+        )  # fmt: skip
+
+    def figure(self) -> Any:
+        """Differences to Xavier with their intervals; for depth, accuracy against depth."""
+        from virgo.report import results
+
+        draw = results.accuracy_over_depth if self.name == "depth" else results.differences
+        return draw(self.to_dict())
+
+    def curves_figure(self) -> Any:
+        """Validation on the way, a panel a dataset and model that kept curves, a line a method."""
+        from virgo.report import results
+
+        return results.validation_curves(self.to_dict())
+
+    def save(self, path: str | Path) -> Path:
+        """Write ``.md``, ``.tex``, ``.csv``, ``.html``, ``.json`` or a picture, by the ending."""
+        path = Path(path)
+        kind = path.suffix.lower()
+        texts = {".md": self.to_markdown, ".tex": self.to_latex, ".csv": self.to_csv,
+                 ".html": self.to_html, ".json": self.to_json, ".txt": self.__str__}  # fmt: skip
+        pictures = (".png", ".pdf", ".svg")
+        if kind not in (*texts, *pictures):
+            raise OptionError(
+                f"save: expected a path that ends in {', '.join([*texts, *pictures])}, got "
+                f"{path.name!r}. Choose one."
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if kind in pictures:
+            self.figure().savefig(path, dpi=200)
+        else:
+            path.write_text(texts[kind](), encoding="utf-8")
+        return path
+
+
+def build(table: str, records: Iterable[Record], space: SpaceOf | None = None) -> Table:
+    """The table from its raw records; without any, every cell says "not run".
+
+    Args:
+        table: "table1", "table2", "table3" or "depth".
+        records: of any tables; the others' are left out.
+        space: ``(table, dataset, model) -> Space`` to be searched; the paper's grids if None.
+    """
+    if table not in TABLES:
+        raise OptionError(f"table: expected one of {', '.join(TABLES)}, got {table!r}. Choose one.")
+    mine = [record for record in records if record.table == table]
+    sorted_in: dict[tuple[Place, str], list[Record]] = {}
+    for record in mine:
+        sorted_in.setdefault((_place(record), record.init), []).append(record)
+    methods = _with_others(grids.inits(table), {init for _, init in sorted_in})
+    places: dict[Place, tuple[Cell, ...]] = {}
+    for place in _with_others(_known(table), {place for place, _ in sorted_in}):
+        searched = _space(table, place, space or space_of)
+        cells = []
+        for init in methods:
+            chosen = select(sorted_in.get((place, init), ()), searched)
+            paper = printed(table).get((place.dataset, place.model, init))
+            cells.append(Cell(place, init, chosen, paper))
+        places[place] = tuple(ranked(cells))
+    verdicts = judged(places)
+    histories, cut_short = {}, []
+    for place, column in places.items():
+        mine_here = {init: sorted_in.get((place, init), []) for init in methods}
+        if found := settling.of_cells(column, mine_here):
+            histories[place] = found
+            cut_short.append(settling.remark(place, column, found))
+    lines = [*remarks(places, verdicts, table), *(line for line in cut_short if line)]
+    return Table(table, methods, places, tuple(verdicts), tuple(lines), Provenance.of(mine),
+                 histories)  # fmt: skip
+
+
+def space_of(table: str, dataset: str, model: str) -> Space | None:
+    """What a sweep of this table searches; None for a dataset or model that is not its own."""
+    try:
+        return Space(grids.grid(table, dataset, model).configurations())
+    except OptionError:
+        return None
+
+
+def _space(table: str, place: Place, of: SpaceOf) -> Space | None:
+    found = of(table, place.dataset, place.model)
+    if found is None or place.layers is None:
+        return found
+    configs = tuple(c for c in found.configs if c.get("num_layers") == place.layers)
+    return Space(configs, found.seeds) if configs else None
+
+
+def _place(record: Record) -> Place:
+    layers = int(record.config["num_layers"]) if record.table == "depth" else None
+    return Place(record.dataset, record.model, layers)
+
+
+def _known(table: str) -> list[Place]:
+    """The paper's columns in its order; of depth, every depth of every dataset."""
+    found = [Place(dataset, model) for dataset, model, _ in printed(table)]
+    if table == "depth":
+        found = [
+            Place(dataset, model, layers)
+            for grid in grids.grids(table)
+            for dataset in grid.datasets
+            for model in grid.models
+            for layers in grid.ours["num_layers"]
+        ]
+    return list(dict.fromkeys(found))
+
+
+def over(cell: Cell, cells: Sequence[Cell], base: str) -> dict[str, float] | None:
+    """By how many points a cell is over the ``base`` method's, and its 95 % interval.
+
+    None where the two were not searched alike, or have but one seed. Corrected where seeds are
+    folds.
+    """
+    other = next((c for c in cells if c.init == base), None)
+    if other is None or not (cell.comparable and other.comparable) or cell.n < 2:
+        return None
+    assert cell.chosen is not None
+    assert other.chosen is not None
+    overlap = overlap_of(cell.place.dataset)
+    found = paired(cell.chosen.tests, other.chosen.tests, overlap=overlap)
+    return {"difference": found.difference, "low": found.low, "high": found.high}
+
+
+def _with_others(known: Sequence[Any], found: set[Any]) -> tuple[Any, ...]:
+    """The table's own in their order, then what else was run."""
+    return (*known, *sorted(found - set(known)))
+
+
+def _plain(verdict: Verdict) -> dict[str, Any]:
+    found = asdict(verdict)
+    found["place"] = verdict.place._asdict()
+    return found

@@ -1,0 +1,161 @@
+"""A run on disk: tensors and JSON in one ``.safetensors`` file, read without unpickling anything.
+
+The file holds the weights of the last epoch (``last.``) and of the best (``best.``), Adam's moments
+(``adam.``) and, in its header, everything else: names, settings, seed, epoch, curve, versions. All
+that is random in an epoch follows from the seed and the epoch's number, so a continued run takes
+the same steps as one that was never stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from virgo.diagnostics.checking import versions
+from virgo.errors import DataError, OptionError
+from virgo.experiments.models import from_recipe
+from virgo.experiments.tasks.settings import Settings
+from virgo.experiments.tasks.training import Epoch, Task, Training
+
+FORMAT = 1
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+def save(training: Training, path: str | Path, curve: Sequence[Epoch] = ()) -> Path:
+    """Write a run as it stands; an older file is replaced only by a complete one."""
+    library = _safetensors()
+    path = Path(path)
+    tensors = {f"last.{name}": value for name, value in training.model.state_dict().items()}
+    tensors |= {f"best.{name}": value for name, value in training.best.items()}
+    for name, parameter in training.model.named_parameters():
+        for moment, value in training.optimiser.state[parameter].items():
+            tensors[f"adam.{moment}.{name}"] = value
+    dataset = training.task.dataset
+    header = {
+        "format": FORMAT,
+        "dataset": dataset.name,
+        "generated": dataset.generated,
+        "model": training.name,
+        "recipe": training.task.recipe,
+        "init": training.init,
+        "settings": training.settings.to_dict(),
+        "seed": training.seed,
+        "epoch": training.epoch,
+        "best_epoch": training.best_epoch,
+        "best_valid": None if math.isinf(training.best_valid) else training.best_valid,
+        "diverged": training.diverged,
+        "seconds": training.seconds,
+        "curve": [[e.number, e.loss if math.isfinite(e.loss) else None, e.valid] for e in curve],
+        "versions": versions(),
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".virgo-", dir=path.parent) as aside:
+            written = Path(aside) / path.name
+            plain = {name: value.detach().contiguous() for name, value in tensors.items()}
+            library.torch.save_file(plain, written, metadata={"virgo": json.dumps(header)})
+            os.replace(written, path)
+    except OSError as error:
+        raise DataError(
+            f"{path}: expected a place to write to, got {error}. Name another."
+        ) from None
+    return path
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What :func:`save` wrote."""
+
+    header: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    @property
+    def settings(self) -> Settings:
+        """The run's hyper-parameters."""
+        return Settings.of(self.header["settings"])
+
+    @property
+    def curve(self) -> list[Epoch]:
+        """Loss and validation score of the epochs so far."""
+        return [
+            Epoch(number, math.nan if loss is None else loss, valid)
+            for number, loss, valid in self.header["curve"]
+        ]
+
+    def part(self, name: str) -> dict[str, Tensor]:
+        """The tensors under ``"last"``, ``"best"`` or ``"adam"``."""
+        begin = f"{name}."
+        return {k.removeprefix(begin): v for k, v in self.tensors.items() if k.startswith(begin)}
+
+    def model(self, weights: str = "best") -> nn.Module:
+        """The network, without its dataset, with its best or its last weights."""
+        head = self.header
+        network: nn.Module = from_recipe(head["model"], head["recipe"], self.settings.to_dict())
+        network.load_state_dict(self.part(weights))
+        return network.eval()
+
+    def resume(self, task: Task, epochs: int | None = None) -> Training:
+        """The run, to be continued on its dataset, up to ``epochs`` if that is given."""
+        head = self.header
+        if task.dataset.name != head["dataset"]:
+            raise OptionError(
+                f"resume: expected the dataset {head['dataset']}, got {task.dataset.name}. "
+                f"Load the one that the run was on."
+            )
+        settings = Settings.of(head["settings"] | ({} if epochs is None else {"epochs": epochs}))
+        training = Training(task, head["model"], head["init"], settings, head["seed"])
+        training.model.load_state_dict(self.part("last"))
+        training.best = {name: value.clone() for name, value in self.part("best").items()}
+        moments = self.part("adam")
+        for name, parameter in training.model.named_parameters():
+            for moment in _MOMENTS if f"step.{name}" in moments else ():
+                value = moments[f"{moment}.{name}"]
+                # Adam's fused step walks through memory: moments must lie as their weight does
+                kept = torch.empty_like(parameter if value.dim() else value, requires_grad=False)
+                training.optimiser.state[parameter][moment] = kept.copy_(value)
+        training.epoch, training.best_epoch = head["epoch"], head["best_epoch"]
+        training.best_valid = -math.inf if head["best_valid"] is None else head["best_valid"]
+        training.diverged, training.seconds = head["diverged"], head["seconds"]
+        return training
+
+
+def load(path: str | Path) -> Checkpoint:
+    """Read what :func:`save` wrote."""
+    library = _safetensors()
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: expected a checkpoint, got no file. Name one that was saved.")
+    try:
+        with library.safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {})["virgo"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except Exception as error:  # the reader has its own family of errors for damaged files
+        raise DataError(
+            f"{path}: expected a checkpoint written by virgo train --save, got "
+            f"{type(error).__name__}: {error}. Name another file."
+        ) from error
+    if header.get("format") != FORMAT:
+        raise DataError(
+            f"{path}: expected format {FORMAT}, got {header.get('format')}. Read it with the "
+            f"version of virgo that wrote it."
+        )
+    return Checkpoint(header, tensors)
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.torch
+    except ImportError as error:
+        raise OptionError(
+            f"checkpoint: expected safetensors, got {error}. Install virgo-gnn[train]."
+        ) from error
+    return safetensors

@@ -1,0 +1,219 @@
+"""Link prediction by the protocol of OGB's leaderboard, which the paper follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from virgo.errors import DataError, OptionError
+from virgo.experiments.models.link import LinkModel, link_loss
+from virgo.experiments.tasks.fused import csr
+from virgo.experiments.tasks.link import ranking
+from virgo.experiments.tasks.link.batches import (
+    ClusterBatches,
+    LinkBatches,
+    SampledBatches,
+    WholeGraph,
+)
+from virgo.experiments.tasks.link.clusters import Clusters
+from virgo.experiments.tasks.link.encoding import Encoding, weighted_edges
+from virgo.experiments.tasks.link.negatives import Negatives, negatives_for
+from virgo.experiments.tasks.outcome import Seeds
+from virgo.experiments.tasks.sampled import Sampling
+from virgo.experiments.tasks.settings import Settings
+from virgo.experiments.tasks.starts import Starts
+from virgo.experiments.tasks.subjects import Subject
+from virgo.init import plan
+from virgo.network.probe import Loss
+from virgo.plans import Plan
+from virgo.rules import parse_method
+
+PARTS = ("train", "valid", "test")
+#: Training edges, at most, of the loss that an initialisation or a measurement sees.
+SEEN_EDGES = 1 << 15
+
+
+class LinkTask:
+    """A dataset of links with all that its runs share.
+
+    Batches of training edges and as many negatives, an MLP on the product of two embeddings, binary
+    cross-entropy. The whole graph at once; with ``num_parts`` ClusterGCN, whose ``batch_size``
+    counts clusters; with ``num_neighbors`` neighbour sampling. Gradients are clipped where OGB's
+    example does so (:data:`virgo.experiments.tasks.link.batches.CLIPPED`) unless ``max_grad_norm`` says
+    otherwise; infinity switches that off.
+
+    Args:
+        dataset: what :func:`virgo.data.load` returned.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        if dataset.task != "link":
+            raise OptionError(
+                f"{dataset.name}: expected a link prediction dataset, got a {dataset.task} one."
+            )
+        self.dataset = dataset
+        self.positive = _training_edges(dataset)
+        for part in PARTS[1:]:
+            ranking.check_part(dataset.name, part, dataset.split.get(part, {}))
+        self._negatives: Negatives | None = None
+        self._encodings: dict[tuple[Any, ...], Encoding] = {}
+        self._samplings: dict[tuple[str, ...], Sampling] = {}
+        self._clusters: dict[int, Clusters] = {}
+        self.recipe = {
+            "form": "link",
+            "num_features": 0 if dataset.data.x is None else int(dataset.data.num_features),
+            "num_nodes": int(dataset.data.num_nodes),
+        }
+        self._starts = Starts(self.recipe)
+
+    @property
+    def negatives(self) -> Negatives:
+        """What training edges are held against."""
+        if self._negatives is None:
+            base, data = ranking.base_name(self.dataset.name), self.dataset.data
+            self._negatives = negatives_for(base, data.edge_index, int(data.num_nodes))
+        return self._negatives
+
+    def encoding(self, model: LinkModel) -> Encoding:
+        """The pass over the whole graph for an encoder like this one, made once."""
+        key = (model.operators, model.num_layers)
+        if key not in self._encodings:
+            self._encodings[key] = Encoding.whole(self.dataset.data, *key)
+        return self._encodings[key]
+
+    def batches(self, model: LinkModel, settings: Settings, seeds: Seeds) -> LinkBatches:
+        """How these settings train."""
+        start = (self.dataset, settings, seeds.training)
+        if settings.num_parts is None and settings.num_neighbors is None:
+            return WholeGraph(*start, self.encoding(model), self.positive, self.negatives)
+        if settings.num_parts is None:
+            sampling = self._sampling(model.operators)
+            return SampledBatches(*start, sampling, self.positive, self.negatives)
+        if settings.num_neighbors is not None:
+            raise OptionError(
+                f"num_parts: expected none beside num_neighbors, got {settings.num_parts}. Choose "
+                f"clusters or neighbours."
+            )
+        if settings.num_parts not in self._clusters:
+            self._clusters = {settings.num_parts: Clusters(self.dataset.data, settings.num_parts)}
+        clusters = self._clusters[settings.num_parts]
+        return ClusterBatches(*start, self._sampling(model.operators), clusters)
+
+    def start(self, name: str, init: str, settings: Settings, seeds: Seeds) -> LinkModel:
+        """The model with its message-passing layers initialised, the rest as OGB's example has it.
+
+        Learning rate and dropout do not matter to that. Where embeddings are learned, a method
+        sees them as the features they are at the start.
+        """
+        seed = seeds.initialisation
+        model: LinkModel = self._starts.initialised(
+            name, init, settings, seed, lambda model: self.plan(model, init, seed).apply_(model)
+        )
+        return model
+
+    def plan(self, model: LinkModel, init: str, seed: int) -> Plan:
+        """The plan of an initialisation on the graph of the training edges.
+
+        Where embeddings are learned, it takes those that ``model`` has now for the features.
+        """
+        method, options = parse_method(init)
+        if model.embedding is not None:
+            # Random embeddings have no mean to follow through the graph, but a size.
+            options.setdefault("signal", "rms")
+        graph = self.graph_of(model, as_matrix=options.get("estimate") == "measured")
+        return plan(model, graph, method, seed=seed, num_classes=False, forward=encoded,
+                    loss=self.loss_of(model, seed), **options)  # fmt: skip
+
+    def subject(self, name: str, settings: Settings, seed: int = 0) -> Subject:
+        """The network called ``name`` at its start, to be looked at, not trained.
+
+        Args:
+            settings: its sizes.
+            seed: of embeddings and predictor, and of the edges of the loss.
+        """
+        model: LinkModel = self._starts.build(name, settings, seed)
+        total = self.positive.size(1)
+        seen = min(total, SEEN_EDGES)
+        said = f"the loss is over {seen:,} of {total:,} training edges and as many negatives"
+        data = self.graph_of(model, as_matrix=True)
+        facts = {"training edges": total, "edges of the loss": seen}
+        return Subject(model, data, self.loss_of(model, seed), encoded, self.plan, (said,), facts)
+
+    def _sampling(self, operators: tuple[str, ...]) -> Sampling:
+        if operators not in self._samplings:
+            data, number = self.dataset.data, int(self.dataset.data.num_nodes)
+            made = Sampling(data, operators)
+            if "gcn" in operators and data.get("edge_weight") is not None:
+                edges = weighted_edges("gcn", data.edge_index, number, data.edge_weight)
+                made.operators["gcn"] = csr(*edges, (number, number))
+            self._samplings[operators] = made
+        return self._samplings[operators]
+
+    def graph_of(self, model: LinkModel, *, as_matrix: bool = False) -> Data:
+        """What an initialisation sees of the dataset, learned embeddings as features.
+
+        Args:
+            model: whose embeddings, and whose layers' edge weights.
+            as_matrix: give ``adj_t`` in place of ``edge_index``, to run the encoder on: that takes
+                a hundredth of the memory that PyG's messages along ``edge_index`` take.
+        """
+        data, number = self.dataset.data, int(self.dataset.data.num_nodes)
+        made = Data(x=model.inputs(data.x).detach(), num_nodes=number)
+        weight = data.get("edge_weight") if "gcn" in model.operators else None
+        if as_matrix:
+            ones = torch.ones(data.edge_index.size(1))
+            source, target = data.edge_index
+            shape = (number, number)
+            made.adj_t = csr(target, source, ones if weight is None else weight, shape)
+        else:
+            made.edge_index = data.edge_index
+            made.edge_weight = weight
+        return made
+
+    def loss_of(self, model: LinkModel, seed: int) -> Loss:
+        """The loss of one batch of edges and negatives, as a function of the encoder's output."""
+        rng = np.random.default_rng([seed, 0])
+        most = min(self.positive.size(1), SEEN_EDGES)
+        chosen = torch.from_numpy(rng.choice(self.positive.size(1), most, replace=False))
+        positive = self.positive[:, chosen]
+        negative = self.negatives(positive, rng)
+
+        def loss(h: Tensor, data: Any) -> Tensor:
+            return link_loss(model.score(h, positive), model.score(h, negative))
+
+        return loss
+
+
+def encoded(model: Any, data: Any) -> Tensor:
+    """The encoder as an initialisation runs it: from the features in ``data``."""
+    edges = data.adj_t if "adj_t" in data else data.edge_index
+    out: Tensor = model.encode(data.x, edges, data.get("edge_weight"))
+    return out
+
+
+def _training_edges(dataset: Any) -> Tensor:
+    """``[2, edges]``; an error where there are none, or where they are of another graph."""
+    pairs = dataset.split.get("train", {})
+    if "source_node" in pairs:
+        edges = torch.stack([pairs["source_node"], pairs["target_node"]])
+    else:
+        edges = pairs.get("edge", torch.empty(0, 2, dtype=torch.long)).t().contiguous()
+    number = int(dataset.data.num_nodes)
+    if not edges.numel() or not dataset.data.num_edges:
+        raise DataError(
+            f"{dataset.name}, train: expected edges to learn from, got none. Use OGB's split."
+        )
+    for part in PARTS:
+        for field, ids in dataset.split.get(part, {}).items():
+            if field.startswith(("edge", "source", "target")) and ids.numel():
+                low, high = int(ids.min()), int(ids.max())
+                if low < 0 or high >= number:
+                    raise DataError(
+                        f"{dataset.name}, {part}: expected nodes in [0, {number}) under "
+                        f"{field!r}, got {low} to {high}. Use the split of this graph."
+                    )
+    return edges

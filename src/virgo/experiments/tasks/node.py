@@ -1,0 +1,107 @@
+"""Node classification, on the whole graph or on samples of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from virgo.errors import OptionError
+from virgo.experiments.models import Network
+from virgo.experiments.tasks import metrics
+from virgo.experiments.tasks.outcome import Seeds
+from virgo.experiments.tasks.passes import Graph, Pass
+from virgo.experiments.tasks.sampled import SampledBatches, Sampling
+from virgo.experiments.tasks.settings import Settings
+from virgo.experiments.tasks.starts import Starts, transposed_in_memory
+from virgo.experiments.tasks.training import Batches
+from virgo.init import init_
+from virgo.rules import parse_method
+
+
+class WholeGraph:
+    """One step an epoch, on exactly what the training nodes can see."""
+
+    def __init__(self, task: NodeTask, model: Network, seed: int) -> None:
+        self.loss = metrics.loss_for(task.dataset.metric)
+        self.target = task.dataset.data.y[task.dataset.split["train"]]
+        self.task, self.seed = task, seed
+        self.train = task.pass_over(model, "train")
+
+    def train_epoch(self, model: Network, optimiser: torch.optim.Optimizer, epoch: int) -> float:
+        """One step; the loss before it."""
+        rng = np.random.default_rng([self.seed, epoch])
+        optimiser.zero_grad()
+        loss = self.loss(self.train(model, rng), self.target)
+        value = loss.item()
+        if math.isfinite(value):
+            loss.backward()
+            optimiser.step()
+        return value
+
+    @torch.no_grad()
+    def predict(self, model: Network, part: str) -> Tensor:
+        """The network's output at the nodes of ``part``."""
+        return self.task.pass_over(model, part)(model)
+
+    def evaluate(self, model: Network, part: str) -> float:
+        """The metric at the nodes of ``part``."""
+        return metrics.node_score(self.task.dataset, part, self.predict(model, part))
+
+
+class NodeTask:
+    """A dataset with all that its runs share."""
+
+    def __init__(self, dataset: Any) -> None:
+        if dataset.task != "node":
+            raise OptionError(
+                f"{dataset.name}: expected a node classification dataset, got a {dataset.task} one."
+            )
+        if dataset.metric not in metrics.NODE_METRICS:
+            known = ", ".join(metrics.NODE_METRICS)
+            raise OptionError(
+                f"{dataset.name}: expected a metric of {known}, got {dataset.metric!r}."
+            )
+        self.dataset = dataset
+        self._graphs: dict[tuple[str, ...], Graph] = {}
+        self._samplings: dict[tuple[str, ...], Sampling] = {}
+        self._passes: dict[tuple[Any, ...], Pass] = {}
+        self.recipe = {
+            "form": "node",
+            "in_channels": int(dataset.data.num_features),
+            "out_channels": int(dataset.num_classes),
+        }
+        self._starts = Starts(self.recipe)
+
+    def pass_over(self, model: Network, part: str) -> Pass:
+        """The pass to the nodes of ``part`` for a network like this one, made once."""
+        key = (model.operators, model.num_layers, part)
+        if key not in self._passes:
+            if model.operators not in self._graphs:
+                self._graphs[model.operators] = Graph(self.dataset.data, model.operators)
+            graph = self._graphs[model.operators]
+            self._passes[key] = Pass(graph, model.num_layers, self.dataset.split[part])
+        return self._passes[key]
+
+    def batches(self, model: Network, settings: Settings, seeds: Seeds) -> Batches:
+        """How these settings train."""
+        if settings.num_neighbors is None:
+            return WholeGraph(self, model, seeds.training)
+        if model.operators not in self._samplings:
+            self._samplings[model.operators] = Sampling(self.dataset.data, model.operators)
+        sampling = self._samplings[model.operators]
+        return SampledBatches(self.dataset, sampling, settings, seeds.training)
+
+    def start(self, name: str, init: str, settings: Settings, seeds: Seeds) -> Network:
+        """The network, initialised; learning rate and dropout do not matter to that."""
+        method, options = parse_method(init)
+        seed = seeds.initialisation
+        model: Network = self._starts.initialised(
+            name, init, settings, seed,
+            lambda model: init_(model, self.dataset.data, method, seed=seed, **options),
+        )  # fmt: skip
+        transposed_in_memory(model.convs[0])
+        return model

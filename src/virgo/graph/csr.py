@@ -1,0 +1,204 @@
+"""Compressed rows of edges, and the one loop over them that everything else is made of."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virgo.errors import GraphError
+from virgo.graph.vectors import Vector
+
+Indices = npt.NDArray[np.int64] | npt.NDArray[np.int32]
+#: A diagonal: one number a row or one for all. Where self-loops are counted, four bytes will do.
+Loops = npt.NDArray[Any] | float
+#: Edges a block of mapped rows has: 16 MB of columns.
+_MAPPED_BLOCK = 1 << 22
+_ROWS = 1 << 22  # of pointers looked at a time
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Where each row's edges begin, and whether they lie in that order already."""
+
+    pointer: npt.NDArray[np.int64]
+    is_sorted: bool
+
+    @classmethod
+    def of(cls, rows: Indices, num_rows: int) -> Counted:
+        from virgo.graph import kernels
+
+        pointer = np.zeros(num_rows + 1, dtype=np.int64)
+        is_sorted = kernels.count(rows, pointer)
+        np.cumsum(pointer, out=pointer)
+        return cls(pointer, is_sorted)
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """Compressed rows: 64-bit pointers, 32-bit columns where they fit, weights only if given.
+
+    ``mapped`` are the ``np.memmap`` behind the arrays, if they are files.
+    """
+
+    pointer: npt.NDArray[np.int64]
+    columns: Indices
+    weights: Vector | None
+    blocks: npt.NDArray[np.int64]
+    mapped: Mapping[str, Any] | None = None
+
+    @classmethod
+    def build(
+        cls,
+        rows: Indices,
+        columns: Indices,
+        num_rows: int,
+        weights: Vector | None,
+        counted: Counted | None = None,
+    ) -> Compressed:
+        """Counting sort of the edges by row: linear, stable, skipped where already sorted."""
+        from virgo.graph import kernels
+
+        counted = counted or Counted.of(rows, num_rows)
+        pointer = counted.pointer
+        narrow: Any = np.int32 if num_rows <= np.iinfo(np.int32).max else np.int64
+        if counted.is_sorted:
+            placed: Indices = columns.astype(narrow)
+        else:
+            placed = np.empty(columns.size, dtype=narrow)
+            kernels.place(rows, columns, pointer[:-1].copy(), placed)
+            if weights is not None:
+                unplaced, weights = weights, np.empty_like(weights)
+                kernels.place(rows, unplaced, pointer[:-1].copy(), weights)
+        return cls.of_arrays(pointer, placed, weights)
+
+    @classmethod
+    def of_arrays(cls, pointer: Any, columns: Any, weights: Any | None) -> Compressed:
+        """Rows that are compressed already, in memory."""
+        from virgo.graph import kernels
+
+        return cls(pointer, columns, weights, kernels.balanced_blocks(pointer))
+
+    @classmethod
+    def of_files(cls, pointer: Any, columns: Any, weights: Any | None) -> Compressed:
+        """Rows in mapped files; smaller blocks, since every thread holds one of them."""
+        from virgo.graph import kernels
+
+        mapped = {"pointer": pointer, "columns": columns}
+        if weights is not None:
+            mapped["weights"] = weights
+        plain = {name: np.asarray(array) for name, array in mapped.items()}
+        count = max(64, -(-columns.size // _MAPPED_BLOCK))
+        blocks = kernels.balanced_blocks(plain["pointer"], count)
+        return cls(plain["pointer"], plain["columns"], plain.get("weights"), blocks, mapped)
+
+    @property
+    def num_edges(self) -> int:
+        return int(self.columns.size)
+
+    def __matmul__(self, x: Vector) -> Vector:
+        """The product with a vector, or column by column with a matrix."""
+        return self.hop(x)
+
+    def hop(
+        self, x: Vector, left: Vector | float = 1.0, loop: Loops = 0.0, out: Vector | None = None
+    ) -> Vector:
+        """``diag(left) (M + diag(loop)) x``: one pass over the edges, one new vector or ``out``.
+
+        Every row is summed in the order of its edges by one thread, so the result is the same
+        whatever the number of threads.
+        """
+        from virgo.graph import kernels
+
+        if x.ndim == 2:
+            each = [self.hop(column, left, loop) for column in np.ascontiguousarray(x.T)]
+            return np.stack(each, axis=1)
+        if len(x) != self.pointer.size - 1:  # the loop looks up whatever it is told to
+            raise GraphError(
+                f"x: expected {self.pointer.size - 1:,} numbers, one a node, got {len(x):,}."
+            )
+        x = np.ascontiguousarray(x, dtype=np.float64)
+        out = np.empty(self.pointer.size - 1) if out is None else out
+        pointer = self.pointer.view(np.uint64)
+        columns = self.columns.view(f"u{self.columns.itemsize}")
+        # one number for all rows is a vector of stride zero, for which numba compiles a loop apart
+        rest = (x, np.broadcast_to(left, out.shape), np.broadcast_to(loop, out.shape), out)
+
+        def block(begin: int, end: int) -> None:
+            if self.weights is None:
+                kernels.hop(pointer, columns, *rest, begin, end)
+            else:
+                kernels.hop_weighted(pointer, columns, self.weights, *rest, begin, end)
+
+        kernels.over_blocks(block, self.blocks, self.num_edges, self._releaser())
+        return out
+
+    def row_sums(self) -> Vector:
+        """``M 1``, without a vector of ones where there are no weights."""
+        if self.weights is not None:
+            return self.hop(np.ones(self.pointer.size - 1))
+        return self.row_counts()
+
+    def row_counts(self) -> Vector:
+        """How many entries each row has."""
+        out: Vector = np.empty(self.pointer.size - 1)
+        for begin in range(0, out.size, _ROWS):
+            end = min(begin + _ROWS, out.size)
+            np.subtract(self.pointer[begin + 1 : end + 1], self.pointer[begin:end], out[begin:end])
+            if self.mapped is not None:
+                _forget(self.mapped["pointer"], begin, end)
+        return out
+
+    def loops(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Of each row's entries in its own column: their total weight, and the weight of the last.
+
+        Rows without weights have the number of such entries twice, as 32-bit integers.
+        """
+        from virgo.graph import kernels
+
+        kind: Any = np.int32 if self.weights is None else np.float64
+        total = np.zeros(self.pointer.size - 1, kind)
+        last = total if self.weights is None else np.zeros_like(total)
+
+        def block(begin: int, end: int) -> None:
+            if self.weights is None:
+                kernels.find_loops(self.pointer, self.columns, total, begin, end)
+            else:
+                kernels.find_weighted_loops(
+                    self.pointer, self.columns, self.weights, total, last, begin, end
+                )
+
+        kernels.over_blocks(block, self.blocks, self.num_edges, self._releaser())
+        return total, last
+
+    def _releaser(self) -> Callable[[int, int], None] | None:
+        """What gives a block of rows back to the system, if these arrays are mapped files."""
+        if self.mapped is None:
+            return None
+        mapped, pointer = self.mapped, self.pointer
+
+        def release(begin: int, end: int) -> None:
+            first, last = int(pointer[begin]), int(pointer[end])
+            for name, array in mapped.items():
+                span = (begin, end) if name == "pointer" else (first, last)
+                _forget(array, *span)
+
+        return release
+
+
+def _forget(array: Any, begin: int, end: int) -> None:
+    """Let go of the pages that lie within these entries of a mapped file.
+
+    They stay in the system's cache, from where they come back at once if needed; without this a
+    file that is read once through would count as this process's memory.
+    """
+    size, page = array.dtype.itemsize, mmap.PAGESIZE
+    start = -(-(array.offset + begin * size) // page) * page
+    stop = (array.offset + end * size) // page * page
+    base: mmap.mmap = array._mmap
+    if stop > start and hasattr(base, "madvise"):
+        base.madvise(mmap.MADV_DONTNEED, start, stop - start)

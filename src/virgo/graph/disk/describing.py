@@ -1,0 +1,132 @@
+"""What is known of a graph on disk: counts, degrees, sizes; and how far an unfinished one is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virgo.errors import GraphError
+from virgo.graph.disk.format import Header, open_array, read_header, working_folder
+from virgo.graph.disk.journal import State, read_journal
+
+_BLOCK = 2**20
+_DOING = {
+    "ids": "collecting the ids",
+    "reading": "{edges_read:,} edges read",
+    "in": "{num_edges:,} of {edges_read:,} edges sorted by target",
+    "out": "{num_edges:,} of {total_edges:,} edges sorted by source",
+    "done": "all edges sorted",
+}
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """The degrees of all nodes in one direction."""
+
+    least: int
+    median: float
+    most: int
+
+
+@dataclass(frozen=True)
+class Description:
+    """A graph's header, and what a pass over its pointers adds."""
+
+    path: str
+    header: Header
+    in_degrees: Degrees
+    out_degrees: Degrees
+    isolated: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(one.nbytes for one in self.header.files.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {
+            **asdict(self.header), "path": self.path, "bytes": self.nbytes,
+            "in_degrees": asdict(self.in_degrees), "out_degrees": asdict(self.out_degrees),
+            "isolated": self.isolated,
+        }  # fmt: skip
+
+
+def describe(path: str | Path) -> Description:
+    """Counts and degrees, from a pass over the pointers a block at a time.
+
+    Raises:
+        GraphError: there is no finished graph; of an unfinished one it says how far it is.
+    """
+    path = Path(path)
+    try:
+        header = read_header(path)
+    except GraphError as error:
+        raise _unfinished(path) or error from error
+    counts = {"in": _Counts(), "out": _Counts()}
+    isolated = 0
+    for begin in range(0, header.num_nodes, _BLOCK):
+        here = {order: degrees(path, header, order, begin) for order in counts}
+        for order, found in here.items():
+            counts[order].add(found)
+        isolated += int(np.count_nonzero((here["in"] == 0) & (here["out"] == 0)))
+    return Description(str(path), header, counts["in"].degrees(), counts["out"].degrees(), isolated)
+
+
+def degrees(path: Path, header: Header, order: str, begin: int) -> npt.NDArray[np.int64]:
+    """The degrees of a block of nodes, ``order`` being ``in`` or ``out``."""
+    pointer = open_array(path, header, f"{order}_pointer")
+    return np.diff(pointer[begin : begin + _BLOCK + 1])
+
+
+class _Counts:
+    """How many nodes have each degree; there are never many different ones."""
+
+    def __init__(self) -> None:
+        self._values = np.empty(0, dtype=np.int64)
+        self._counts = np.empty(0, dtype=np.int64)
+
+    def add(self, found: npt.NDArray[np.int64]) -> None:
+        values, counts = np.unique(found, return_counts=True)
+        joined = np.concatenate([self._values, values])
+        self._values, inverse = np.unique(joined, return_inverse=True)
+        summed = np.bincount(inverse, np.concatenate([self._counts, counts]))
+        self._counts = summed.astype(np.int64)
+
+    def degrees(self) -> Degrees:
+        sums = np.cumsum(self._counts)
+        total = int(sums[-1])
+        middle = [np.searchsorted(sums, place, "right") for place in ((total - 1) // 2, total // 2)]
+        median = float(self._values[middle].mean())
+        return Degrees(int(self._values[0]), median, int(self._values[-1]))
+
+
+def _unfinished(path: Path) -> GraphError | None:
+    found = read_journal(working_folder(path))
+    if found is None or path.exists():
+        return None
+    state = State(**found["state"])
+    doing = _DOING[state.stage].format(**vars(state))
+    return GraphError(
+        f"{path}: expected a finished graph, got an unfinished build: {doing}. Run the same "
+        f"`virgo graph build` again, it continues where it was."
+    )
+
+
+def names(path: str | Path, header: Header) -> Iterator[int | str]:
+    """What each node of a relabelled graph was called, in the order of their numbers."""
+    if header.ids is None:
+        yield from range(header.num_nodes)
+    elif header.ids == "int64":
+        for one in open_array(path, header, "ids"):
+            yield int(one)
+    else:
+        texts, begins = (open_array(path, header, one) for one in ("ids", "ids_pointer"))
+        for begin, end in pairwise(begins):
+            yield bytes(texts[begin:end]).decode("utf-8")

@@ -1,0 +1,231 @@
+"""The folder a build happens in: its lock, and the journal that says how far it has got.
+
+The journal is replaced as a whole, and only after the files that it speaks of are on the disk. So
+whenever the process ends, what the journal says is there; what is there beyond that is cut off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from virgo.errors import GraphError
+from virgo.graph.disk.format import working_folder
+
+JOURNAL = "journal.json"
+#: Seconds between two entries; writing one makes the disk catch up.
+INTERVAL = 5.0
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a build has got.
+
+    Attributes:
+        stage: collecting ids, reading edges, sorting by target, sorting by source, done.
+        position: where reading goes on.
+        edges_read: edges of the source that were read in this stage.
+        entries: room in the spill that is read from or written to, in keys.
+        runs: runs in that spill.
+        highest: the greatest id so far.
+        sorted_to: keys below this are sorted and written.
+        num_edges: edges written in this order.
+        self_loops: loops among them.
+        num_nodes: the number of nodes, once it is known.
+        total_edges: edges of the order by target, once it is finished.
+        files: finished arrays, as the header has them.
+    """
+
+    stage: str = "ids"
+    position: list[int] | None = None
+    edges_read: int = 0
+    entries: int = 0
+    runs: int = 0
+    highest: int = -1
+    sorted_to: int = 0
+    num_edges: int = 0
+    self_loops: int = 0
+    num_nodes: int = 0
+    total_edges: int = 0
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def at(self, stage: str, **changes: Any) -> State:
+        """The same build at the beginning of another stage."""
+        return replace(self, stage=stage, **changes)
+
+
+class Work:
+    """The working folder of one build, locked while this is open.
+
+    Attributes:
+        folder: what will become the graph's folder.
+        scratch: where spills are.
+        state: as the journal had it.
+        resumed: whether there was anything to go on from.
+    """
+
+    def __init__(self, folder: Path, scratch: Path, key: str) -> None:
+        self.folder, self.scratch, self._key = folder, scratch, key
+        found = read_journal(folder)
+        self.state = State()
+        self.resumed = found is not None and found["key"] == key
+        if found is not None and found["key"] == key:
+            self.state = State(**found["state"])
+        else:
+            self._empty(Path(found["scratch"]) if found else scratch)
+        self._writer = ThreadPoolExecutor(1)
+        self._pending: list[Future[None]] = []
+        self._last = self._begun = time.monotonic()
+
+    @property
+    def is_old(self) -> bool:
+        """Whether doing it all again would be a pity."""
+        return time.monotonic() - self._begun >= INTERVAL
+
+    def _empty(self, earlier: Path) -> None:
+        """Begin afresh."""
+        for one in self.folder.iterdir():
+            shutil.rmtree(one) if one.is_dir() else one.unlink()
+        for scratch in (self.scratch, earlier):
+            if scratch.name == self.scratch.name:  # never what somebody wrote into the journal
+                shutil.rmtree(scratch, ignore_errors=True)
+        self.scratch.mkdir(parents=True)
+        self._write(self.state, [], None)
+
+    def note(
+        self, state: State, files: Sequence[int], then: Callable[[], None] | None = None,
+        *, now: bool = False,
+    ) -> None:  # fmt: skip
+        """Enter a state whose files are written, while the build goes on.
+
+        Args:
+            state: how far the build has got.
+            files: open files that must be on the disk before.
+            then: done after the entry, such as dropping what is no longer needed.
+            now: enter it in any case; otherwise only if the last entry is old enough.
+        """
+        self.check()
+        due = now or (not self._pending and time.monotonic() - self._last >= INTERVAL)
+        if due:
+            self._last = time.monotonic()
+            kept = [os.dup(file) for file in files]
+            self._pending.append(self._writer.submit(self._write, state, kept, then))
+
+    def check(self, *, wait: bool = False) -> None:
+        """Raise what went wrong while entering; with ``wait``, let all entries be made first."""
+        while self._pending and (wait or self._pending[0].done()):
+            self._pending.pop(0).result()
+
+    def _write(self, state: State, files: list[int], then: Callable[[], None] | None) -> None:
+        try:
+            for file in files:
+                os.fsync(file)
+        finally:
+            for file in files:
+                os.close(file)
+        text = json.dumps({"key": self._key, "scratch": str(self.scratch), "state": asdict(state)})
+        write_aside(self.folder / JOURNAL, text)
+        if then is not None:
+            then()
+
+    def close(self) -> None:
+        """Stop entering."""
+        self._writer.shutdown(wait=True)
+
+
+def write_aside(path: Path, text: str) -> None:
+    """Replace a small file in one step."""
+    aside = path.with_name(path.name + ".new")
+    with open(aside, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk."""
+    with contextlib.suppress(OSError):  # not every system opens folders
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def read_journal(folder: Path) -> dict[str, Any] | None:
+    """What an unfinished build's journal says, if there is one that can be read."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        found = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
+        State(**found["state"])
+        if {"key", "scratch"} <= set(found):
+            return dict(found)
+    return None
+
+
+def key_of(values: object) -> str:
+    """A digest of what decides a build; another one makes it start afresh."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def locked(out: Path) -> Iterator[Path]:
+    """The working folder of ``out``, made if it is not there, for this process alone.
+
+    The lock is on the folder itself: the system frees it however its holder ends.
+
+    Raises:
+        GraphError: another process builds the same graph.
+    """
+    folder = working_folder(out)
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = _open_folder(folder)
+        try:
+            if handle is not None:
+                _lock(handle, out)
+                try:
+                    if not os.path.samestat(os.fstat(handle), os.stat(folder)):
+                        continue  # another build has just renamed it
+                except FileNotFoundError:
+                    continue
+            yield folder
+            return
+        finally:
+            if handle is not None:
+                os.close(handle)
+
+
+def _open_folder(folder: Path) -> int | None:
+    try:
+        return os.open(folder, os.O_RDONLY)
+    except PermissionError:  # a system that opens no folders has no such locks either
+        if os.name == "posix":
+            raise
+        return None
+
+
+def _lock(handle: int, out: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise GraphError(
+            f"{out}: expected one build at a time, got another process that builds it. Wait for "
+            f"it, or stop it."
+        ) from error
+    except OSError:  # a file system without locks
+        return

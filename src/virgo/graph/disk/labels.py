@@ -1,0 +1,140 @@
+"""Arbitrary node ids, integers or strings, and their numbers 0, 1, 2... in ascending order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virgo.errors import DataError
+from virgo.graph.disk.chunks import Chunk
+from virgo.graph.disk.format import array_path
+from virgo.graph.disk.parquet import arrow
+
+Labels = "Integers | Strings"
+
+
+class Integers:
+    """Sorted 64-bit ids."""
+
+    kind = "int64"
+
+    def __init__(self, ids: npt.NDArray[np.int64]) -> None:
+        self.ids = ids
+
+    def __len__(self) -> int:
+        return int(self.ids.size)
+
+    @classmethod
+    def of(cls, chunk: Chunk) -> Integers:
+        """The ids of a chunk."""
+        given = np.unique(np.concatenate([chunk.sources, chunk.targets]))
+        if given.size and given[-1] > np.iinfo(np.int64).max:
+            raise DataError(
+                f"{chunk.name_edge(0)}: expected ids of 64 bits with a sign, got {given[-1]} in "
+                f"what follows. Write them as strings."
+            )
+        return cls(given.astype(np.int64))
+
+    def union(self, other: Integers) -> Integers:
+        """The ids of both."""
+        return Integers(np.union1d(self.ids, other.ids))
+
+    def numbers(self, chunk: Chunk) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The numbers of a chunk's sources and targets."""
+        joined = np.concatenate([chunk.sources, chunk.targets]).astype(np.int64)
+        # few look-ups, in ascending order: kinder to the cache than one an edge
+        unique, inverse = np.unique(joined, return_inverse=True)
+        found = np.searchsorted(self.ids, unique)[inverse]
+        return found[: len(chunk)], found[len(chunk) :]
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """What is kept with the graph."""
+        return {"ids": self.ids}
+
+
+class Strings:
+    """Sorted strings: UTF-8, one after another, and where each begins."""
+
+    kind = "string"
+
+    def __init__(self, begins: npt.NDArray[np.int64], texts: npt.NDArray[np.uint8]) -> None:
+        self.begins, self.texts = begins, texts
+
+    def __len__(self) -> int:
+        return int(self.begins.size - 1)
+
+    @classmethod
+    def _sorted(cls, strings: Any) -> Strings:
+        compute = arrow("pyarrow.compute")
+        unique = compute.unique(strings)
+        return cls(*_parts(unique.take(compute.sort_indices(unique))))
+
+    @classmethod
+    def of(cls, chunk: Chunk) -> Strings:
+        """The ids of a chunk."""
+        return cls._sorted(arrow("pyarrow").concat_arrays([chunk.sources, chunk.targets]))
+
+    def union(self, other: Strings) -> Strings:
+        """The ids of both."""
+        pa = arrow("pyarrow")
+        arrays = [
+            pa.LargeStringArray.from_buffers(
+                len(one), pa.py_buffer(np.ascontiguousarray(one.begins)),
+                pa.py_buffer(np.ascontiguousarray(one.texts)),
+            )
+            for one in (self, other)
+        ]  # fmt: skip
+        return self._sorted(pa.concat_arrays(arrays))
+
+    def numbers(self, chunk: Chunk) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The numbers of a chunk's sources and targets."""
+        from virgo.graph.disk import kernels
+
+        joined = arrow("pyarrow").concat_arrays([chunk.sources, chunk.targets])
+        coded = joined.dictionary_encode()
+        begins, texts = _parts(coded.dictionary)
+        places = np.empty(begins.size - 1, dtype=np.int64)
+        kernels.find_texts(begins, texts, self.begins, self.texts, places)
+        found = places[coded.indices.to_numpy()]
+        return found[: len(chunk)], found[len(chunk) :]
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """What is kept with the graph."""
+        return {"ids": self.texts, "ids_pointer": self.begins}
+
+
+def _parts(strings: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Where each of Arrow's strings begins, and all their bytes, as arrays of our own."""
+    _, offsets, data = strings.buffers()
+    begins = np.frombuffer(offsets, dtype=np.int64)[strings.offset :][: len(strings) + 1]
+    texts = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, np.uint8)
+    return begins - begins[0], texts[begins[0] : begins[-1]].copy()
+
+
+def collect(chunks: Iterable[Chunk], kind: type[Integers] | type[Strings]) -> Any:
+    """All ids of some chunks: sets are joined when they are of like size, as few copies as can be.
+
+    Holds the ids of all nodes in memory, up to three times while they are joined.
+    """
+    sets: list[Any] = []
+    for chunk in chunks:
+        sets.append(kind.of(chunk))
+        while len(sets) > 1 and len(sets[-2]) < 2 * len(sets[-1]):
+            sets.append(sets.pop().union(sets.pop()))
+    while len(sets) > 1:
+        sets.append(sets.pop().union(sets.pop()))
+    return sets[0] if sets else None
+
+
+def load(folder: Path, has_strings: bool) -> Any:
+    """The ids that a build has written, mapped into memory."""
+    kinds: dict[str, Any] = {"ids": np.uint8 if has_strings else np.int64, "ids_pointer": np.int64}
+    names = ("ids", "ids_pointer") if has_strings else ("ids",)
+    arrays = {name: np.memmap(array_path(folder, name), kinds[name], "r") for name in names}
+    if has_strings:
+        return Strings(np.asarray(arrays["ids_pointer"]), np.asarray(arrays["ids"]))
+    return Integers(np.asarray(arrays["ids"]))

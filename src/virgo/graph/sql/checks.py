@@ -1,0 +1,133 @@
+"""What is wrong with tables, found by one aggregate before anything long is started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from virgo.errors import GraphError
+from virgo.graph.sql.checkpoints import digest
+from virgo.graph.sql.connections import Table, one_row
+
+#: A prime. Ids are added up modulo it, so that no engine's 64-bit sum overflows.
+_PRIME = 65521
+
+
+def survey_edges(edges: Table, *, dense: bool, num_nodes: int | None) -> dict[str, Any]:
+    """Counts and bounds of ``source``, ``target`` and ``weight`` in one pass; raises if bad."""
+    mixed = _mixed(edges.source) * 31 + _mixed(edges.target)
+    asked = {
+        "count": edges.count(),
+        "empty": (edges.source.isnull() | edges.target.isnull()).sum(),
+        "mixed": mixed.sum(),
+    }
+    if dense:
+        asked |= {
+            "low": _least(edges.source.min(), edges.target.min()),
+            "high": _greatest(edges.source.max(), edges.target.max()),
+        }
+    if "weight" in edges.columns:
+        asked |= {
+            "unweighted": edges.weight.isnull().sum(),
+            "unbounded": _unbounded(edges.weight),
+            "weights": (edges.weight * mixed).sum(),
+        }
+    found = one_row(edges.aggregate(**asked))
+    _refuse_edges(found, num_nodes)
+    # another order of the same rows rounds otherwise
+    weights = f"{found.get('weights') or 0.0:.6e}"
+    found["key"] = digest("edges", found["count"], int(found["mixed"]), weights)
+    return found
+
+
+def _refuse_edges(found: dict[str, Any], num_nodes: int | None) -> None:
+    if not found["count"]:
+        raise GraphError("edges: expected edges, got an empty table. Check the path or the name.")
+    if found["empty"]:
+        raise GraphError(
+            f"edges: expected two ids in every row, got {found['empty']:,} rows without one "
+            f"(null). Remove them."
+        )
+    if found.get("unweighted") or found.get("unbounded"):
+        raise GraphError(
+            f"edges: expected finite edge weights, got {found['unweighted']:,} null and "
+            f"{found['unbounded']:,} NaN or infinite. Clean them."
+        )
+    if "low" in found and found["low"] < 0:
+        raise GraphError(f"edges: expected ids from 0, got {found['low']}. Pass ids='any'.")
+    if "high" in found and num_nodes is not None and found["high"] >= num_nodes:
+        raise GraphError(
+            f"edges: expected ids below num_nodes = {num_nodes:,}, got {found['high']:,}. "
+            f"Correct num_nodes or the edges."
+        )
+
+
+def survey_signal(table: Table, nodes: Table | None, num_nodes: int) -> str:
+    """Check that every node has one finite number; returns what tells these numbers apart."""
+    asked = {
+        "rows": table.count(),
+        "nodes": table.node.nunique(),
+        "empty": (table.node.isnull() | table.value.isnull()).sum(),
+        "unbounded": _unbounded(table.value),
+        "total": table.value.sum(),
+        "mixed": (table.value * _mixed(table.node)).sum(),
+    }
+    if nodes is None:
+        asked |= {"low": table.node.min(), "high": table.node.max()}
+    found = one_row(table.aggregate(**asked))
+    _refuse_signal(found, num_nodes)
+    if nodes is not None:
+        _refuse_strangers(count(table.anti_join(nodes, "node")))
+    return digest("signal", found["rows"], f"{found['total']:.9e}", f"{found['mixed']:.9e}")
+
+
+def _refuse_signal(found: dict[str, Any], num_nodes: int) -> None:
+    if found["empty"] or found["unbounded"]:
+        raise GraphError(
+            f"mean_features: expected a node and a finite number in every row, got "
+            f"{found['empty']:,} rows with a null and {found['unbounded']:,} NaN or infinite. "
+            f"Clean the features."
+        )
+    if found["rows"] != found["nodes"]:
+        raise GraphError(
+            f"mean_features: expected one row a node, got {found['rows']:,} rows for "
+            f"{found['nodes']:,} nodes. Remove the duplicates."
+        )
+    if found["rows"] and "low" in found:
+        _refuse_strangers(int(found["low"] < 0 or found["high"] >= num_nodes), "ids out of range")
+    if found["rows"] != num_nodes:
+        raise GraphError(
+            f"mean_features: expected a row for each of {num_nodes:,} nodes, got "
+            f"{found['rows']:,}. Add the missing ones, with 0 where there are no features."
+        )
+
+
+def _refuse_strangers(count: int, what: str = "") -> None:
+    if count:
+        raise GraphError(
+            f"mean_features: expected nodes of the graph, got {what or f'{count:,} other ids'}. "
+            f"Check that both count alike, and num_nodes."
+        )
+
+
+def _mixed(ids: Any) -> Any:
+    """A small number from an id, the same in every run on this engine."""
+    if ids.type().is_integer():
+        return ids.cast("int64") % _PRIME
+    return ids.hash() % _PRIME
+
+
+def _unbounded(values: Any) -> Any:
+    return (values.isnan() | values.isinf()).sum()
+
+
+def _least(one: Any, other: Any) -> Any:
+    return (one <= other).ifelse(one, other)
+
+
+def _greatest(one: Any, other: Any) -> Any:
+    return (one >= other).ifelse(one, other)
+
+
+def count(table: Table) -> int:
+    """The number of its rows."""
+    return int(one_row(table.aggregate(rows=table.count()))["rows"])

@@ -1,0 +1,322 @@
+"""Whatever the user calls data, as one thing a model can be run on.
+
+A plan needs three views of the input: the whole of it (for the operators), one number per node
+(the signal), and a handful of nodes (to watch the model run once at no cost).
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import HeteroData
+
+from virgo.errors import GraphError, LayerError, OptionError
+from virgo.graph.operators import Graph
+from virgo.graph.vectors import Vector
+
+Forward = Callable[[nn.Module, Any], Any]
+
+SAMPLE_EDGES = 32  # how many a model is watched on
+_CHUNK = 1 << 22  # numbers converted to float64 at a time
+#: Other names under which people take the features and the edges in ``forward``.
+_ALIASES = {
+    "x": ("x", "features", "feature", "feats", "feat", "h", "inputs", "node_features"),
+    "edge_index": ("edge_index", "adj_t", "adj", "edges"),
+    "edge_weight": ("edge_weight", "edge_weights", "weight"),
+}
+#: Names of a single argument that takes the data as a whole.
+_WHOLE = ("data", "graph", "batch", "g", "input", "sample")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The graph a plan is made for.
+
+    ``sampled`` says which graphs of a dataset were merged.
+    """
+
+    data: Any
+    sampled: dict[str, Any] | None = None
+
+    @property
+    def is_hetero(self) -> bool:
+        return isinstance(self.data, HeteroData)
+
+    @property
+    def x(self) -> Tensor | None:
+        x = self.data.get("x")
+        return x if isinstance(x, Tensor) else None
+
+    @property
+    def adjacency(self) -> Tensor | None:
+        """The sparse adjacency the model is run on, where there is one instead of edges."""
+        for key in ("adj_t", "edge_index"):
+            value = self.data.get(key)
+            if isinstance(value, Tensor) and value.layout != torch.strided:
+                return value
+        return None
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether there is a graph alone (:mod:`virgo.network.graph_inputs`)."""
+        return False
+
+    @property
+    def num_nodes(self) -> int:
+        return int(self.data.num_nodes or 0)
+
+    @property
+    def num_edges(self) -> int:
+        return int(self.data.num_edges) if self.is_hetero else int(self.edges()[0].size(1))
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether there are features to average."""
+        return self.x is not None
+
+    def signal(self, kind: str) -> Any:
+        """One number per node, see :func:`node_signal`."""
+        return node_signal(self, kind)
+
+    def edges(self) -> tuple[Tensor, Tensor | None]:
+        """``edge_index`` and, for a sparse adjacency, its values (which always act as weights)."""
+        adjacency = self.adjacency
+        if adjacency is None:
+            edge_index: Tensor = self.data.edge_index
+            return edge_index.as_subclass(Tensor), None
+        coo = adjacency.to_sparse_coo().coalesce()
+        # the rows of adj_t are targets
+        return coo.indices().flip(0).contiguous(), coo.values()
+
+    def graph(self, edge_weight: Tensor | None = None) -> Graph:
+        """The operators' view of the edges, with the weights a layer is given."""
+        edge_index, values = self.edges()
+        if values is not None:
+            return Graph(edge_index, self.num_nodes, values, keep_loops=False)
+        return Graph(edge_index, self.num_nodes, edge_weight)
+
+    def few_nodes(self) -> Inputs:
+        """A subgraph of a few edges with everything the model may ask for, to watch it run."""
+        if self.is_hetero:
+            return self
+        edge_index, values = self.edges()
+        total, wanted = edge_index.size(1), min(SAMPLE_EDGES, edge_index.size(1))
+        picks = torch.arange(wanted, device=edge_index.device) * (total - 1) // max(1, wanted - 1)
+        chosen = edge_index[:, picks]
+        nodes, relabelled = torch.unique(chosen, return_inverse=True)
+        small = copy.copy(self.data)  # its own class, so that its own methods are there
+        whole = copy.copy(self.data)  # PyG notes in it what it is asked below
+        for key, value in self.data.to_dict().items():
+            if not isinstance(value, Tensor):
+                continue
+            if key == "batch":
+                small[key] = torch.zeros(nodes.numel(), dtype=torch.long, device=value.device)
+            elif key == "ptr":
+                small[key] = torch.tensor([0, nodes.numel()], device=value.device)
+            elif value.layout != torch.strided:
+                small[key] = (
+                    _dense_rows(value, nodes)
+                    if key == "x"
+                    else _like(value, relabelled, values, picks, nodes.numel())
+                )
+            elif key == "edge_index":
+                small[key] = relabelled
+            elif whole.is_edge_attr(key) and value.size(0) == total:
+                small[key] = value[picks]
+            elif whole.is_node_attr(key):
+                small[key] = value[nodes]
+        small.num_nodes = nodes.numel()
+        if hasattr(small, "_num_graphs"):
+            small._num_graphs = 1
+        return Inputs(small)
+
+    def neighbourhood(self, nodes: int, seed: int = 0) -> Inputs:
+        """A connected sample: grow from random nodes, hop by hop, until there are enough."""
+        if self.is_hetero:
+            raise GraphError("nodes: expected one kind of node, got a HeteroData. Sample it first.")
+        if nodes < 2:
+            raise OptionError(f"nodes: expected at least 2, got {nodes}. Raise it.")
+        rng = np.random.default_rng(seed)
+        graph = self.graph()
+        rows = graph.by_target
+        kept = np.zeros(self.num_nodes, dtype=bool)
+        frontier = rng.choice(
+            self.num_nodes, size=min(self.num_nodes, 1 + nodes // 64), replace=False
+        )
+        count = 0
+        while count < nodes:
+            frontier = frontier[: nodes - count]
+            kept[frontier] = True
+            count += frontier.size
+            spans = [rows.columns[rows.pointer[i] : rows.pointer[i + 1]] for i in frontier]
+            reached = np.unique(np.concatenate(spans)) if spans else frontier[:0]
+            frontier = rng.permutation(reached[~kept[reached]])
+            if not frontier.size:
+                left = np.flatnonzero(~kept)
+                if not left.size:
+                    break
+                frontier = rng.choice(left, size=1)
+        chosen = torch.from_numpy(np.flatnonzero(kept))
+        return self._among(chosen)
+
+    def _among(self, nodes: Tensor) -> Inputs:
+        """The graph on ``nodes`` (sorted) and the edges among them."""
+        adjacency, data = self.adjacency, copy.copy(self.data)
+        if adjacency is None:
+            data = data.subgraph(nodes)
+        else:  # which `subgraph` leaves as it is
+            key = next(key for key, value in data.to_dict().items() if value is adjacency)
+            del data[key]
+            data.num_nodes = self.num_nodes
+            data = data.subgraph(nodes)
+            edges, values = self.edges()
+            place = torch.full((self.num_nodes,), -1, device=edges.device)
+            place[nodes] = torch.arange(nodes.numel(), device=edges.device)
+            relabelled = place[edges]
+            picks = (relabelled >= 0).all(0).nonzero()[:, 0]
+            data[key] = _like(adjacency, relabelled[:, picks], values, picks, nodes.numel())
+        among = Inputs(data, self.sampled)
+        if not among.edges()[0].size(1):
+            raise GraphError(
+                f"nodes: expected a sample with edges, got {nodes.numel()} nodes without any. "
+                f"Raise nodes=."
+            )
+        return among
+
+    def prepared_for(self, model: nn.Module) -> Inputs:
+        """The same data on the model's device, its floating tensors in the model's precision.
+
+        Integer features become floating ones unless the model looks them up in an embedding.
+        """
+        like = next((p for p in model.parameters() if p.is_floating_point()), None)
+        if like is None:
+            return self
+        embeds = any(isinstance(module, nn.Embedding) for module in model.modules())
+
+        def convert(value: Tensor, key: str) -> Tensor:
+            to_float = value.is_floating_point() or (key == "x" and not embeds)
+            return value.to(like.device, like.dtype if to_float else value.dtype)
+
+        data = copy.copy(self.data)
+        for store in data.stores:
+            for key, value in list(store.items()):
+                if isinstance(value, Tensor):
+                    store[key] = convert(value, key)
+        if not self.is_hetero:
+            data.num_nodes = self.num_nodes
+        return Inputs(data, self.sampled)
+
+
+def _dense_rows(x: Tensor, nodes: Tensor) -> Tensor:
+    """The rows ``nodes`` of a sparse feature matrix, dense."""
+    coo = x.to_sparse_coo().coalesce()
+    rows, columns = coo.indices()
+    place = torch.full((x.size(0),), -1, device=x.device)
+    place[nodes] = torch.arange(nodes.numel(), device=x.device)
+    mine = place[rows] >= 0
+    dense = torch.zeros(nodes.numel(), x.size(1), dtype=x.dtype, device=x.device)
+    dense[place[rows[mine]], columns[mine]] = coo.values()[mine]
+    return dense
+
+
+def _like(
+    adjacency: Tensor, edges: Tensor, values: Tensor | None, picks: Tensor, num_nodes: int
+) -> Tensor:
+    """A small adjacency in the layout of ``adjacency``."""
+    assert values is not None
+    small = torch.sparse_coo_tensor(
+        edges.flip(0), values[picks], (num_nodes, num_nodes), check_invariants=False
+    ).coalesce()
+    return small.to_sparse(layout=adjacency.layout) if adjacency.layout != small.layout else small
+
+
+def node_signal(inputs: Inputs, kind: str) -> Vector:
+    """One float64 per node: the mean of its features (the paper) or their root mean square.
+
+    Rows are reduced a chunk at a time, so no second copy of the feature matrix is made.
+    """
+    x = inputs.x
+    if x is None:
+        return np.ones(inputs.num_nodes)
+    if x.dim() == 1:
+        x = x[:, None]
+    out = _sparse_rows(x, kind) if x.layout != torch.strided else _dense_reduce(x, kind)
+    if not np.isfinite(out).all():
+        bad = int(np.flatnonzero(~np.isfinite(out))[0])
+        raise GraphError(
+            f"data.x: expected finite features, got NaN or infinity (first at node {bad}). "
+            f"Clean the features, e.g. torch.nan_to_num(data.x)."
+        )
+    return out
+
+
+def _dense_reduce(x: Tensor, kind: str) -> Vector:
+    rows = max(1, _CHUNK // max(1, x.size(1)))
+    parts = []
+    for chunk in x.detach().split(rows):
+        wide = chunk.double()
+        parts.append(wide.mean(1) if kind == "mean" else wide.square().mean(1).sqrt())
+    return torch.cat(parts).cpu().numpy()
+
+
+def _sparse_rows(x: Tensor, kind: str) -> Vector:
+    coo = x.detach().to_sparse_coo().coalesce()
+    values = coo.values().double()
+    total = torch.zeros(x.size(0), dtype=torch.float64, device=x.device)
+    total.index_add_(0, coo.indices()[0], values if kind == "mean" else values.square())
+    total /= x.size(1)
+    return (total if kind == "mean" else total.sqrt()).cpu().numpy()
+
+
+def run(model: nn.Module, data: Any, forward: Forward | None = None) -> Any:
+    """Call a model the way its ``forward`` asks to be called."""
+    if forward is not None:
+        return forward(model, data)
+    names = getattr(getattr(model, "signature", None), "param_dict", None)
+    if names:  # torch_geometric.nn.Sequential keeps its arguments here
+        return model(*[_lookup(data, name) for name in names])
+    parameters = [
+        p
+        for p in inspect.signature(model.forward).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    required = [p.name for p in parameters if p.default is p.empty]
+    if len(required) == 1 and required[0] in _WHOLE:
+        return model(data)
+    arguments: dict[str, Any] = {}
+    for parameter in parameters:
+        value = _lookup(data, parameter.name)
+        if value is None and parameter.name == "batch" and parameter.name in required:
+            value = torch.zeros(data.num_nodes, dtype=torch.long, device=_device(data))
+        if value is not None:
+            arguments[parameter.name] = value
+        elif parameter.name in required:
+            raise LayerError(
+                f"{type(model).__name__}.forward: its argument {parameter.name!r} is nowhere in "
+                f"the data. Pass forward=lambda model, data: model(...)."
+            )
+    return model(**arguments)
+
+
+def _device(data: Any) -> torch.device:
+    return next((v.device for v in data.to_dict().values() if isinstance(v, Tensor)),
+                torch.device("cpu"))  # fmt: skip
+
+
+def _lookup(data: Any, name: str) -> Any:
+    names = next((group for group in _ALIASES.values() if name in group), (name,))
+    for candidate in (name, *names):
+        if isinstance(data, HeteroData):  # x is x_dict there; to_hetero() keeps calling it x
+            value = getattr(data, candidate.removesuffix("_dict") + "_dict", None) or None
+        else:
+            value = data.get(candidate)
+        if value is not None:
+            return value
+    return None

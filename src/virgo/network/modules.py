@@ -1,0 +1,201 @@
+"""What any ``nn.Module`` is asked here: its layers, its wrappers, and to be left as it was."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Container, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_flatten
+from torch.utils.hooks import RemovableHandle
+
+from virgo.errors import LayerError, VirgoError
+from virgo.layers import is_layer
+from virgo.network.inputs import Forward, Inputs, run
+
+_CACHES = ("_cached_edge_index", "_cached_adj_t", "_cached_x")
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module inside ``torch.compile`` and ``DataParallel`` wrappers."""
+    while True:
+        if isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod  # type: ignore[assignment]
+        elif isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            model = model.module
+        else:
+            return model
+
+
+@contextmanager
+def _own_weather(model: nn.Module) -> Iterator[None]:
+    """Passes of ours: no random state consumed, no autocast, no inference mode around them.
+
+    Autocast keeps casts of weights that a measurement changes, and inference mode records no
+    graph to follow.
+    """
+    devices = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
+    kinds = {p.device.type for p in model.parameters()} | {"cpu"}
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=sorted(devices)))
+        stack.enter_context(torch.inference_mode(False))
+        for kind in sorted(kinds & {"cpu", "cuda"}):
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
+
+
+@contextmanager
+def preserved(model: nn.Module, *, weights: bool = False) -> Iterator[None]:
+    """Whatever happens inside, the model comes out as it went in.
+
+    Restored: training mode, gradients, buffers, layer caches and any other attribute,
+    ``requires_grad``, the global random state; with ``weights=True`` the parameters too. Layer
+    caches are emptied inside, since what they hold belongs to another graph.
+    """
+    modules = list(model.modules())
+    attributes = [
+        {key: dict(value) if type(value) is dict else value for key, value in vars(m).items()}
+        for m in modules
+    ]
+    buffers = [(b, b.detach().clone()) for b in model.buffers() if not is_lazy(b)]
+    parameters = [
+        (p, p.detach().clone() if weights and not is_lazy(p) else None, p.grad, p.requires_grad)
+        for p in model.parameters()
+    ]
+    with _own_weather(model):
+        try:
+            model.eval()
+            _empty_caches(model)
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, value in buffers:
+                    buffer.copy_(value)
+                for parameter, saved, grad, requires_grad in parameters:
+                    if saved is not None:
+                        parameter.copy_(saved)
+                    parameter.grad = grad
+                    parameter.requires_grad_(requires_grad)
+            for module, kept in zip(modules, attributes, strict=True):
+                for key, then in kept.items():
+                    now = vars(module).get(key)
+                    if type(then) is dict and type(now) is dict:
+                        now.clear()
+                        now.update(then)
+                    elif now is not then:
+                        vars(module)[key] = then
+                for key in set(vars(module)) - set(kept):
+                    del vars(module)[key]
+
+
+def layers_of(model: nn.Module) -> dict[str, nn.Module]:
+    """The outermost message-passing layers by path, in order of declaration."""
+    found: dict[str, nn.Module] = {}
+    for path, module in model.named_modules():
+        if is_layer(module) and owner(path, found) is None:
+            found[path] = module
+    if not found:
+        raise LayerError(
+            f"{type(model).__name__}: expected at least one message-passing layer, got none. "
+            f"If it passes messages in a module of its own, teach it with virgo.register_layer."
+        )
+    return found
+
+
+def owner(path: str, layers: Container[str]) -> str | None:
+    """The layer of ``layers`` that a module or parameter path lies in, if any.
+
+    >>> owner("convs.0.lin.weight", {"convs.0", "convs.1"})
+    'convs.0'
+    """
+    if "" in layers:
+        return ""
+    parts = path.split(".")
+    prefixes = (".".join(parts[: i + 1]) for i in range(len(parts)))
+    return next((prefix for prefix in prefixes if prefix in layers), None)
+
+
+def is_uninitialised(model: nn.Module) -> bool:
+    """Whether some parameter waits for a first batch to learn its shape."""
+    return any(is_lazy(p) for p in model.parameters()) or any(is_lazy(b) for b in model.buffers())
+
+
+def materialise(model: nn.Module, inputs: Inputs, forward: Forward | None) -> None:
+    """Run lazy layers once on a few nodes so that their parameters get their shapes."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with _own_weather(model), torch.no_grad():
+            run(model, inputs.few_nodes().prepared_for(model).data, forward)
+    except VirgoError:
+        raise
+    except Exception as error:
+        raise LayerError(
+            f"{type(model).__name__}: its layers are lazy and a forward pass to give them shapes "
+            f"raised {type(error).__name__}: {error}. Pass forward=lambda model, data: ..., or "
+            f"run the model once yourself."
+        ) from error
+    finally:
+        for module, training in modes:
+            module.training = training
+        _empty_caches(model)
+    if is_uninitialised(model):
+        raise LayerError(
+            f"{type(model).__name__}: expected a forward pass to initialise its lazy layers, got "
+            f"some that did not run. Pass forward=lambda model, data: ... that runs them."
+        )
+
+
+def _empty_caches(model: nn.Module) -> None:
+    """Forget normalised edges that layers kept of another graph."""
+    for module in model.modules():
+        for cache in _CACHES:
+            if getattr(module, cache, None) is not None:
+                setattr(module, cache, None)
+
+
+def arguments_of(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What a layer was called with, by the names in its ``forward``."""
+    try:
+        return dict(inspect.signature(layer.forward).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):
+        return {str(i): value for i, value in enumerate(args)} | kwargs
+
+
+def float_tensors(value: Any) -> list[Tensor]:
+    """The floating tensors in nested tuples, lists and dictionaries."""
+    leaves, _ = tree_flatten(value)
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+def received(arguments: dict[str, Any]) -> list[Tensor]:
+    """The node features a layer was called with: its first argument, whatever its name."""
+    return float_tensors(next(iter(arguments.values()), None))
+
+
+@contextmanager
+def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Hooks that are gone afterwards, also when the pass inside raises."""
+    placed: list[RemovableHandle] = []
+    try:
+        placed.extend(handles)
+        yield
+    finally:
+        for handle in placed:
+            handle.remove()
+
+
+def is_linear(module: nn.Module) -> bool:
+    """PyTorch's ``Linear`` or PyG's, which is not a subclass of it."""
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Linear"

@@ -1,0 +1,178 @@
+"""The methods: how a variance follows from two fans, a gain and two graph ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from virgo import theory
+from virgo.errors import OptionError
+
+
+class Weight(Protocol):
+    """What a method may use of one weight; ratios are computed when first asked for."""
+
+    @property
+    def fan_in(self) -> int: ...
+    @property
+    def fan_out(self) -> int: ...
+    @property
+    def gain(self) -> float: ...
+    @property
+    def forward_ratio(self) -> float: ...
+    @property
+    def backward_ratio(self) -> float: ...
+    @property
+    def softmax_variance(self) -> float | None: ...
+
+
+Rule = Callable[[Weight], float]
+F = TypeVar("F", bound=Rule)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A named rule; ``directions`` are what it keeps stable, and what measuring can aim at."""
+
+    name: str
+    summary: str
+    rule: Rule
+    directions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WithoutGraph:
+    """The same weight on no graph, against which the graph ratio of a plan is stated."""
+
+    fan_in: int
+    fan_out: int
+    gain: float
+    forward_ratio: float = 1.0
+    backward_ratio: float = 1.0
+    softmax_variance: float | None = None
+
+
+_METHODS: dict[str, Method] = {}
+_ALIASES = {"kaifor": "kaimingforward", "kaiback": "kaimingbackward", "virgofor": "virgoforward",
+            "virgoback": "virgobackward", "virgomean": "virgo", "glorot": "xavier"}  # fmt: skip
+
+
+def _key(name: str) -> str:
+    plain = name.lower().replace("-", "").replace("_", "").replace(" ", "")
+    return _ALIASES.get(plain, plain)
+
+
+def register_method(name: str, *, directions: tuple[str, ...] = ()) -> Callable[[F], F]:
+    """Teach Virgo a method: a decorator for ``weight -> variance``.
+
+    The first line of the docstring is what :func:`methods` shows.
+
+    >>> @register_method("unit")
+    ... def unit(weight):
+    ...     '''Variance one over the fan in, as for a linear network.'''
+    ...     return 1 / weight.fan_in
+    >>> find("Unit").rule(WithoutGraph(fan_in=4, fan_out=2, gain=2.0))
+    0.25
+    """
+    if not name or not isinstance(name, str):
+        raise OptionError(f"register_method: expected a name, got {name!r}. Pass a string.")
+
+    def remember(rule: F) -> F:
+        summary = (rule.__doc__ or name).strip().splitlines()[0]
+        _METHODS[_key(name)] = Method(name, summary, rule, directions)
+        return rule
+
+    return remember
+
+
+def methods() -> dict[str, str]:
+    """Every method's name and what it does in one line.
+
+    >>> methods()["xavier"]
+    'Harmonic mean of 1/fan_in and 1/fan_out; what GCNConv uses by default.'
+    """
+    return {method.name: method.summary for method in _METHODS.values()}
+
+
+def find(name: str) -> Method:
+    """A method by its name, the paper's name or any spelling of either."""
+    method = _METHODS.get(_key(name)) if isinstance(name, str) else None
+    if method is None:
+        raise OptionError(
+            f"method: expected one of {', '.join(m.name for m in _METHODS.values())}, "
+            f"got {name!r}. See virgo.methods()."
+        )
+    return method
+
+
+@register_method("lecun")
+def _lecun(weight: Weight) -> float:
+    """1/(3 fan_in); what torch.nn.Linear uses by default."""
+    return theory.lecun(weight.fan_in)
+
+
+@register_method("xavier")
+def _xavier(weight: Weight) -> float:
+    """Harmonic mean of 1/fan_in and 1/fan_out; what GCNConv uses by default."""
+    return theory.xavier(weight.fan_in, weight.fan_out)
+
+
+@register_method("kaiming-forward")
+def _kaiming_forward(weight: Weight) -> float:
+    """gain/fan_in: keeps the signal of a ReLU network without a graph."""
+    return theory.virgo_forward(weight.fan_in, gain=weight.gain)
+
+
+@register_method("kaiming-backward")
+def _kaiming_backward(weight: Weight) -> float:
+    """gain/fan_out: keeps the gradient of a ReLU network without a graph."""
+    return theory.virgo_backward(weight.fan_out, gain=weight.gain)
+
+
+@register_method("virgo-forward", directions=("forward",))
+def _virgo_forward(weight: Weight) -> float:
+    """Theorem 3: keeps the signal's variance over layers of this graph."""
+    return theory.virgo_forward(weight.fan_in, weight.forward_ratio, weight.gain)
+
+
+@register_method("virgo-backward", directions=("backward",))
+def _virgo_backward(weight: Weight) -> float:
+    """Theorem 4: keeps the gradient's variance over layers of this graph."""
+    if weight.softmax_variance is not None:
+        return weight.softmax_variance
+    return theory.virgo_backward(weight.fan_out, weight.backward_ratio, weight.gain)
+
+
+@register_method("virgo", directions=("forward", "backward"))
+def _virgo(weight: Weight) -> float:
+    """Harmonic mean of virgo-forward and virgo-backward."""
+    return theory.harmonic_mean(_virgo_forward(weight), _virgo_backward(weight))
+
+
+#: Words after a plus in the name of an initialisation, and the options they stand for.
+OPTIONS = {
+    "measured": {"estimate": "measured"},
+    "released": {"variant": "released"},
+    "rms": {"signal": "rms"},
+    "keep-bias": {"bias": "keep"},
+    **{name: {"distribution": name} for name in ("normal", "truncated", "orthogonal", "mirrored")},
+}
+
+
+def parse_method(text: str) -> tuple[str, dict[str, Any]]:
+    """``"virgo-forward+measured"`` -> the method and its options.
+
+    >>> parse_method("VirgoBack+mirrored")
+    ('virgo-backward', {'distribution': 'mirrored'})
+    """
+    name, *words = text.split("+")
+    options: dict[str, Any] = {}
+    for word in words:
+        if word not in OPTIONS:
+            raise OptionError(
+                f"methods: expected one of {', '.join(OPTIONS)} after '+', got {word!r} in "
+                f"{text!r}. Choose one."
+            )
+        options |= OPTIONS[word]
+    return find(name).name, options
