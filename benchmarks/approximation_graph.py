@@ -41,8 +41,9 @@ def variances(task: GraphTask, name: str, ids: torch.Tensor) -> dict[str, list[f
     """The planned variances of both methods on some graphs merged."""
     model = task.build(name, Settings(hidden_channels=WIDTH, num_layers=LAYERS))
     data = task.merged.take(ids)
-    return {m: list(virgo.plan(model, data, m, num_classes=False).variances.values())
-            for m in METHODS}  # fmt: skip
+    return {
+        m: list(virgo.plan(model, data, m, num_classes=False).variances.values()) for m in METHODS
+    }
 
 
 def error(found: list[float], whole: list[float]) -> float:
@@ -103,14 +104,22 @@ def figure(results: dict[str, Any]) -> Any:
     made = Figure(figsize=(COLUMN_WIDTH * len(datasets), 2.8), layout="constrained")
     panels = made.subplots(1, len(datasets), squeeze=False, sharey=True)[0]
     for axes, (name, dataset) in zip(panels, datasets.items(), strict=True):
-        curves = [(f"{model}, {method}", rows)
-                  for model, found in dataset["models"].items()
-                  for method, rows in found["errors"].items()]  # fmt: skip
+        curves = [
+            (f"{model}, {method}", rows)
+            for model, found in dataset["models"].items()
+            for method, rows in found["errors"].items()
+        ]
         for index, (label, rows) in enumerate(curves):
             x = [row["graphs"] for row in rows]
             axes.plot(x, [row["median"] for row in rows], label=label, **style(index))
-            axes.fill_between(x, [row["low"] for row in rows], [row["high"] for row in rows],
-                              color=style(index)["color"], alpha=0.12, lw=0)  # fmt: skip
+            axes.fill_between(
+                x,
+                [row["low"] for row in rows],
+                [row["high"] for row in rows],
+                color=style(index)["color"],
+                alpha=0.12,
+                lw=0,
+            )
         axes.axhline(SMALL, color="grey", linewidth=0.8, linestyle=":")
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -153,8 +162,12 @@ def main() -> None:
     if args.table:
         results = json.loads(args.out.read_text())
     else:
-        results = {"command": "python benchmarks/approximation_graph.py", "small": SMALL,
-                   "layers": LAYERS, "datasets": {}}  # fmt: skip
+        results = {
+            "command": "python benchmarks/approximation_graph.py",
+            "small": SMALL,
+            "layers": LAYERS,
+            "datasets": {},
+        }
         for name in args.datasets:
             dataset = virgo.data.load(name)
             task = GraphTask(dataset)
@@ -163,8 +176,11 @@ def main() -> None:
             models = {model: study(task, model, sizes, args.draws) for model in ("gcn", "gin")}
             for found in models.values():
                 found["enough"] = {m: enough(rows) for m, rows in found["errors"].items()}
-            results["datasets"][name] = {"train_graphs": total, "generated": dataset.generated,
-                                         "models": models}  # fmt: skip
+            results["datasets"][name] = {
+                "train_graphs": total,
+                "generated": dataset.generated,
+                "models": models,
+            }
         args.out.parent.mkdir(exist_ok=True)
         args.out.write_text(json.dumps(results, indent=1))
     print(show(results))

@@ -16,7 +16,7 @@ A ratio is the median over rounds of a step's time to the same round's ``auto``;
 processor time of all threads, in which neighbours on the machine do not count. ``encoder`` is the
 encoder's part alone (forward and backward, no decoder), ``product`` one multiplication of the
 operator with a matrix of width 256. ``advantage`` is how many multiplications of a dense product
-take the time of one of a sparse product: virgo.experiments.tasks.link.blocks.ADVANTAGE is set from it.
+take the time of one of a sparse product.
 Rewrites results/ddi_step.json.
 """
 

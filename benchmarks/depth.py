@@ -82,8 +82,14 @@ def trial(data: object, adj: torch.Tensor, name: str, depth: int, rate: float, s
             break
         loss.backward()
         optimiser.step()
-    return {"name": name, "depth": depth, "rate": rate, "seed": seed, **best,
-            "init_seconds": round(init_seconds, 3)}  # fmt: skip
+    return {
+        "name": name,
+        "depth": depth,
+        "rate": rate,
+        "seed": seed,
+        **best,
+        "init_seconds": round(init_seconds, 3),
+    }
 
 
 def summarise(records: list[dict]) -> dict:
@@ -157,8 +163,12 @@ def main() -> None:
             records.append(record)
             with RECORDS.open("a") as out:
                 out.write(json.dumps(record) + "\n")
-            print(f"\r{i}/{len(todo)} {key} val {record['val']:.3f} test {record['test']:.3f}   ",
-                  end="", file=sys.stderr, flush=True)  # fmt: skip
+            print(
+                f"\r{i}/{len(todo)} {key} val {record['val']:.3f} test {record['test']:.3f}   ",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
         print(file=sys.stderr)
     cells = summarise(records)
     SUMMARY.write_text(

@@ -180,8 +180,9 @@ class Pyg(Run):
             return model(batch.x, batch.edge_index, batch.edge_attr, *ends)
         return model.run(
             model.atom_encoder(batch.x),
-            lambda layer, h: model.convs[layer](h, batch.edge_index, batch.edge_attr), *ends,
-        )  # fmt: skip
+            lambda layer, h: model.convs[layer](h, batch.edge_index, batch.edge_attr),
+            *ends,
+        )
 
     def batches(self) -> None:
         for _ in self.loader():
@@ -205,8 +206,10 @@ def agreement(runs: dict[str, Run]) -> dict[str, Any]:
             continue
         first = abs(float(losses[0] / ours[0]) - 1)
         mean = abs(float(losses.mean() / ours.mean()) - 1)
-        found["disagreement"][key] = {"first_step": float(f"{first:.1e}"),
-                                      "epoch": float(f"{mean:.1e}")}  # fmt: skip
+        found["disagreement"][key] = {
+            "first_step": float(f"{first:.1e}"),
+            "epoch": float(f"{mean:.1e}"),
+        }
         if not (first < SAME_STEP and mean < SAME_EPOCH):
             sys.exit(f"{key} and ours differ: {losses[0]} and {ours[0]} in the first step")
     return found
@@ -235,8 +238,12 @@ def measure(task: GraphTask, name: str, rounds: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--datasets", nargs="*", choices=list(CONFIGS), default=list(CONFIGS))
-    parser.add_argument("--rounds", type=int, default=4, help="epochs of each (default 4; on "
-                        "imdb-b five times as many)")  # fmt: skip
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=4,
+        help="epochs of each (default 4; on imdb-b five times as many)",
+    )
     parser.add_argument("--root", type=Path, help="data root")
     parser.add_argument("--threads", type=int, help="of PyTorch (default: all cores)")
     args = parser.parse_args()
@@ -256,9 +263,13 @@ def main() -> None:
             )
             print(f"{dataset} {name}, an epoch: {line}; {cell['disagreement']}")
     if set(args.datasets) == set(CONFIGS) and args.rounds > 1:
-        facts = {"command": "python benchmarks/graph_batches.py --threads 1", "dropout": 0.0,
-                 "threads": torch.get_num_threads(), "torch": torch.__version__,
-                 "machine": platform.machine()}  # fmt: skip
+        facts = {
+            "command": "python benchmarks/graph_batches.py --threads 1",
+            "dropout": 0.0,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "machine": platform.machine(),
+        }
         SUMMARY.parent.mkdir(exist_ok=True)
         SUMMARY.write_text(json.dumps({**facts, "datasets": found}, indent=1) + "\n")
 

@@ -145,9 +145,11 @@ def main() -> None:
     found = {name: measure(name) for name in args.graphs}
     for name, cell in found.items():
         recorded = cell["recorded"]
-        line = (f"{name}: step {recorded['step_ms']:.1f} ms, a recorded one "
-                f"{recorded['watched']:+.0%} (two plain ones {recorded['control']:+.0%}), "
-                f"at k={EVERY} {cell['cost']:+.2%}")  # fmt: skip
+        line = (
+            f"{name}: step {recorded['step_ms']:.1f} ms, a recorded one "
+            f"{recorded['watched']:+.0%} (two plain ones {recorded['control']:+.0%}), "
+            f"at k={EVERY} {cell['cost']:+.2%}"
+        )
         if "direct" in cell:
             line += f", directly {cell['direct']['watched']:+.2%}"
         print(line)

@@ -64,8 +64,11 @@ class Bench:
     def __init__(self, work: Path, again: bool) -> None:
         self.work, self.again, self.failed = work, again, 0
         self.found = read()
-        self.found["machine"] = {"cores": os.cpu_count(), "processor": platform.processor(),
-                                 "python": platform.python_version()}  # fmt: skip
+        self.found["machine"] = {
+            "cores": os.cpu_count(),
+            "processor": platform.processor(),
+            "python": platform.python_version(),
+        }
 
     def step(self, name: str, size: int, task: str, **options: Any) -> None:
         key = f"{name}/{size}"
@@ -98,8 +101,10 @@ class Bench:
             return
         free = shutil.disk_usage(self.work).free
         if free < _DISK * edges and not files.graph.exists():
-            print(f"{edges / 1e6:,.0f} M edges left out: expected {_DISK * edges / 1e9:,.0f} GB "
-                  f"of free disk, got {free / 1e9:,.0f}. Give another --work.")  # fmt: skip
+            print(
+                f"{edges / 1e6:,.0f} M edges left out: expected {_DISK * edges / 1e9:,.0f} GB "
+                f"of free disk, got {free / 1e9:,.0f}. Give another --work."
+            )
             return
         if not files.graph.exists():
             self.found["steps"].pop(f"build/{edges}", None)
@@ -168,8 +173,11 @@ def plan_of(files: Files, memory: str) -> list[tuple[str, str, dict[str, Any]]]:
 
 def by_size(found: dict[str, Any], name: str) -> dict[int, Any]:
     """The results of one step, smallest graph first."""
-    steps = {int(key.rpartition("/")[2]): value for key, value in found["steps"].items()
-             if key.rpartition("/")[0] == name}  # fmt: skip
+    steps = {
+        int(key.rpartition("/")[2]): value
+        for key, value in found["steps"].items()
+        if key.rpartition("/")[0] == name
+    }
     return dict(sorted(steps.items()))
 
 
@@ -187,30 +195,40 @@ def lines(found: dict[str, Any]) -> list[str]:
     """Every ratio in words."""
     out = []
     for edges, one in by_size(found, "hop").items():
-        ratios = ", ".join(f"{name.removesuffix('_over_virgo')} x{value:.2f}"
-                           for name, value in one["ratios"].items())  # fmt: skip
+        ratios = ", ".join(
+            f"{name.removesuffix('_over_virgo')} x{value:.2f}"
+            for name, value in one["ratios"].items()
+        )
         rate = one["edges"] / one["seconds"]["virgo"] / 1e6
         out.append(
             f"hop, {edges / 1e6:,.0f} M edges: {rate:,.0f} M edges/s; times Virgo's: {ratios}"
         )
     if powers := found.get("growth"):
-        out.append(f"hop: cost grows as edges to the power {powers['virgo']:.2f}, that of the bare "
-                   f"look-up to the power {powers['gather']:.2f}")  # fmt: skip
+        out.append(
+            f"hop: cost grows as edges to the power {powers['virgo']:.2f}, that of the bare "
+            f"look-up to the power {powers['gather']:.2f}"
+        )
     kinds = ("build", *(f"build, {kind}" for kind in FORMATS))
     for kind, edges, one in ((k, e, o) for k in kinds for e, o in by_size(found, k).items()):
-        out.append(f"{kind}, {edges / 1e6:,.0f} M edges: x{one['over_reading']:.1f} of reading "
-                   f"once, x{one['over_copying']:.1f} of copying, {one['seconds']:.0f} s, "
-                   f"{one['peak_bytes'] / 1e9:.2f} GB")  # fmt: skip
+        out.append(
+            f"{kind}, {edges / 1e6:,.0f} M edges: x{one['over_reading']:.1f} of reading "
+            f"once, x{one['over_copying']:.1f} of copying, {one['seconds']:.0f} s, "
+            f"{one['peak_bytes'] / 1e9:.2f} GB"
+        )
     for name in ("plan, mapped", "plan, in memory"):
         for edges, one in by_size(found, name).items():
-            out.append(f"{name}, {edges / 1e6:,.0f} M edges: {one['seconds']:.1f} s for 3 layers, "
-                       f"{one['peak_bytes'] / 1e9:.2f} GB resident at most")  # fmt: skip
+            out.append(
+                f"{name}, {edges / 1e6:,.0f} M edges: {one['seconds']:.1f} s for 3 layers, "
+                f"{one['peak_bytes'] / 1e9:.2f} GB resident at most"
+            )
     for edges, one in by_size(found, "route").items():
         out.append(f"route, {edges / 1e6:,.0f} M edges: the released one takes x{one['ratio']:.1f}")
     for engine in ENGINES:
         for edges, one in by_size(found, engine).items():
-            out.append(f"{engine}, {edges / 1e6:,.0f} M edges: {one['seconds']:.1f} s, "
-                       f"x{one['over_stored']:.0f} of the graph on disk")  # fmt: skip
+            out.append(
+                f"{engine}, {edges / 1e6:,.0f} M edges: {one['seconds']:.1f} s, "
+                f"x{one['over_stored']:.0f} of the graph on disk"
+            )
     return out
 
 
@@ -222,16 +240,33 @@ def pictures(found: dict[str, Any], folder: Path) -> None:
     from matplotlib import pyplot as plt
 
     hops, folder = by_size(found, "hop"), Path(folder)
-    names = {"gather": "bare look-up (limit)", "virgo": "Virgo", "scipy": "scipy CSR",
-             "torch": "torch CSR", "pyg": "PyG GCNConv"}  # fmt: skip
-    colours = {"gather": "0.6", "virgo": "#c2410c", "scipy": "#1d4ed8", "torch": "#7c3aed",
-               "pyg": "#047857"}  # fmt: skip
+    names = {
+        "gather": "bare look-up (limit)",
+        "virgo": "Virgo",
+        "scipy": "scipy CSR",
+        "torch": "torch CSR",
+        "pyg": "PyG GCNConv",
+    }
+    colours = {
+        "gather": "0.6",
+        "virgo": "#c2410c",
+        "scipy": "#1d4ed8",
+        "torch": "#7c3aed",
+        "pyg": "#047857",
+    }
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     for name, label in names.items():
         points = {e: s["seconds"][name] for e, s in hops.items() if name in s["seconds"]}
         dashed = "--" if name == "gather" else "-"
-        axes.loglog(list(points), list(points.values()), dashed, marker="o", markersize=4,
-                    label=label, color=colours[name])  # fmt: skip
+        axes.loglog(
+            list(points),
+            list(points.values()),
+            dashed,
+            marker="o",
+            markersize=4,
+            label=label,
+            color=colours[name],
+        )
     axes.set(xlabel="directed edges", ylabel="seconds a hop", title="One hop, both cores")
     axes.legend(frameon=False)
     axes.grid(alpha=0.25)
@@ -239,8 +274,9 @@ def pictures(found: dict[str, Any], folder: Path) -> None:
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     for name, colour in (("plan, mapped", "#c2410c"), ("plan, in memory", "#1d4ed8")):
         points = {e: s["peak_bytes"] / 1e9 for e, s in by_size(found, name).items()}
-        axes.loglog(list(points), list(points.values()), marker="o", markersize=4, label=name,
-                    color=colour)  # fmt: skip
+        axes.loglog(
+            list(points), list(points.values()), marker="o", markersize=4, label=name, color=colour
+        )
     files = {e: 4e-9 * e for e in by_size(found, "plan, mapped")}
     axes.loglog(list(files), list(files.values()), "--", color="0.6", label="4 bytes an edge")
     axes.set(xlabel="directed edges", ylabel="peak resident GB", title="A plan of three layers")

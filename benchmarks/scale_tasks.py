@@ -60,17 +60,37 @@ def build(edges: Path, graph: Path, memory: str, nodes: int) -> dict[str, Any]:
     copying = time.perf_counter() - start
     uncached(edges)
     start = time.perf_counter()
-    command = [sys.executable, "-W", "ignore", "-m", "virgo.cli", "graph", "build", str(edges),
-               str(graph), "--memory", memory, "--num-nodes", str(nodes), "--force"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "virgo.cli",
+        "graph",
+        "build",
+        str(edges),
+        str(graph),
+        "--memory",
+        memory,
+        "--num-nodes",
+        str(nodes),
+        "--force",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise RuntimeError(f"virgo graph build ended with {status}")
     seconds = time.perf_counter() - start
-    return {"read_once_seconds": reading, "copy_once_seconds": copying, "seconds": seconds,
-            "over_reading": seconds / reading, "over_copying": seconds / copying,
-            "peak_bytes": usage.ru_maxrss * 1024, "memory_option": memory,
-            "bytes": sum(f.stat().st_size for f in graph.iterdir())}  # fmt: skip
+    return {
+        "read_once_seconds": reading,
+        "copy_once_seconds": copying,
+        "seconds": seconds,
+        "over_reading": seconds / reading,
+        "over_copying": seconds / copying,
+        "peak_bytes": usage.ru_maxrss * 1024,
+        "memory_option": memory,
+        "bytes": sum(f.stat().st_size for f in graph.iterdir()),
+    }
 
 
 def _read_once(path: Path) -> None:
@@ -147,8 +167,14 @@ def hop(graph: Path, rounds: int, rivals: bool) -> dict[str, Any]:
     both = {name: median_and_ratio(times, name, "virgo") for name in times}
     found = {name: seconds for name, (seconds, _) in both.items()}
     ratios = {f"{name}_over_virgo": r for name, (_, r) in both.items() if name != "virgo"}
-    return {"edges": stored.num_edges, "nodes": stored.num_nodes, "rounds": rounds,
-            "seconds": found, "ratios": ratios, "peak_bytes": peak_memory()}  # fmt: skip
+    return {
+        "edges": stored.num_edges,
+        "nodes": stored.num_nodes,
+        "rounds": rounds,
+        "seconds": found,
+        "ratios": ratios,
+        "peak_bytes": peak_memory(),
+    }
 
 
 def _gathered(rows: Any, x: Any) -> None:
@@ -170,9 +196,11 @@ def _rivals(rows: Any, x: Any) -> dict[str, Callable[[], Any]]:
     values = np.ones(edges)
     scipys = csr_array((values, rows.columns, narrow), shape=(nodes, nodes))
     torchs = torch.sparse_csr_tensor(
-        torch.from_numpy(narrow), torch.from_numpy(rows.columns), torch.from_numpy(values),
+        torch.from_numpy(narrow),
+        torch.from_numpy(rows.columns),
+        torch.from_numpy(values),
         size=(nodes, nodes),
-    )  # fmt: skip
+    )
     vector = torch.from_numpy(x)
     targets = torch.repeat_interleave(torch.arange(nodes), torch.from_numpy(np.diff(rows.pointer)))
     index = torch.stack([torch.from_numpy(rows.columns.astype(np.int64)), targets])
@@ -201,9 +229,14 @@ def plan(graph: Path, mean_features: Path, in_memory: bool) -> dict[str, Any]:
     stored = virgo.Graph.open(graph, in_memory=in_memory)
     made = virgo.plan(model, stored, "virgo-forward", mean_features=mean_features)
     seconds = time.perf_counter() - start
-    return {"edges": stored.num_edges, "nodes": stored.num_nodes, "seconds": seconds,
-            "peak_bytes": peak_memory(), "libraries_bytes": ready,
-            "variances": list(made.variances.values())}  # fmt: skip
+    return {
+        "edges": stored.num_edges,
+        "nodes": stored.num_nodes,
+        "seconds": seconds,
+        "peak_bytes": peak_memory(),
+        "libraries_bytes": ready,
+        "variances": list(made.variances.values()),
+    }
 
 
 def end_to_end(edges: Path, rounds: int) -> dict[str, Any]:
@@ -225,9 +258,13 @@ def end_to_end(edges: Path, rounds: int) -> dict[str, Any]:
     times = timed("route", {name: partial(take, name) for name in routes}, rounds)
     worst = max(abs(a / b - 1) for a, b in zip(*answers.values(), strict=True))
     both = {name: median_and_ratio(times, name, "virgo") for name in routes}
-    return {"edges": index.shape[1], "nodes": nodes, "ratio": both["released"][1],
-            "largest_difference": worst,
-            "seconds": {name: seconds for name, (seconds, _) in both.items()}}  # fmt: skip
+    return {
+        "edges": index.shape[1],
+        "nodes": nodes,
+        "ratio": both["released"][1],
+        "largest_difference": worst,
+        "seconds": {name: seconds for name, (seconds, _) in both.items()},
+    }
 
 
 def engines(edges: Path, graph: Path, mean_features: Path, which: str) -> dict[str, Any]:
@@ -246,9 +283,14 @@ def engines(edges: Path, graph: Path, mean_features: Path, which: str) -> dict[s
     theirs = virgo.plan(model, there, "virgo-forward", mean_features=values)
     seconds = time.perf_counter() - start
     pairs = zip(ours.variances.values(), theirs.variances.values(), strict=True)
-    return {"edges": stored.num_edges, "nodes": stored.num_nodes, "seconds": seconds,
-            "stored_seconds": csr, "over_stored": seconds / csr,
-            "largest_difference": max(abs(a / b - 1) for a, b in pairs)}  # fmt: skip
+    return {
+        "edges": stored.num_edges,
+        "nodes": stored.num_nodes,
+        "seconds": seconds,
+        "stored_seconds": csr,
+        "over_stored": seconds / csr,
+        "largest_difference": max(abs(a / b - 1) for a, b in pairs),
+    }
 
 
 if __name__ == "__main__":

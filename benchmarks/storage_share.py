@@ -33,9 +33,16 @@ from virgo.experiments.tasks import Outcome
 
 SUMMARY = Path(__file__).resolve().parent.parent / "results" / "storage_share.json"
 FOLDER, STEPS = "STORAGE_SHARE_FOLDER", "STORAGE_SHARE_STEPS"
-TIMED = ("record_heartbeat", "set_trial_state_values", "set_trial_user_attr", "trials",
-         "get_study_id_from_name", "get_study_user_attrs", "get_study_directions",
-         "give_up_stale")  # fmt: skip
+TIMED = (
+    "record_heartbeat",
+    "set_trial_state_values",
+    "set_trial_user_attr",
+    "trials",
+    "get_study_id_from_name",
+    "get_study_user_attrs",
+    "get_study_directions",
+    "give_up_stale",
+)
 
 
 # --- inside a worker ----------------------------------------------------------------------------
@@ -68,8 +75,13 @@ class Clock:
         return wrapper
 
     def write(self) -> None:
-        found = {"wall": time.perf_counter() - self.start, "storage": self.storage,
-                 "task": self.task, "seeds": self.seeds, "trials": self.trials}  # fmt: skip
+        found = {
+            "wall": time.perf_counter() - self.start,
+            "storage": self.storage,
+            "task": self.task,
+            "seeds": self.seeds,
+            "trials": self.trials,
+        }
         (Path(os.environ[FOLDER]) / f"{os.getpid()}.json").write_text(json.dumps(found))
 
 
@@ -114,8 +126,9 @@ def measure(seconds: float, limit: int | None, jobs: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         os.environ |= {FOLDER: name, STEPS: str(steps_for(seconds))}
         chosen = tuple(cells("table1", ["cora"], inits=["xavier"], limit=limit))
-        sweep = Sweep(chosen, f"{name}/sweeps.db", runner="storage_share:task",
-                      loader="storage_share:load")  # fmt: skip
+        sweep = Sweep(
+            chosen, f"{name}/sweeps.db", runner="storage_share:task", loader="storage_share:load"
+        )
         cpu, start = time.process_time(), time.perf_counter()
         done = run(sweep, jobs, lambda p: print(f"\r{p.seeds}/{p.total} seeds", end="", flush=True))
         elapsed, cpu = time.perf_counter() - start, time.process_time() - cpu
@@ -123,13 +136,15 @@ def measure(seconds: float, limit: int | None, jobs: int) -> dict[str, Any]:
     total = {key: sum(worker[key] for worker in workers) for key in workers[0]}
     return {
         "seed_seconds": round(total["task"] / total["seeds"], 4),
-        "trials": total["trials"], "seeds": done.total, "workers": len(workers),
+        "trials": total["trials"],
+        "seeds": done.total,
+        "workers": len(workers),
         "cores": os.cpu_count(),
         "storage_share": round(total["storage"] / total["wall"], 5),
         "engine_share": round(1 - (total["task"] + total["storage"]) / total["wall"], 5),
         "parent_share": round(cpu / elapsed / jobs, 5),
         "storage_ms_a_trial": round(1000 * total["storage"] / total["trials"], 2),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

@@ -82,8 +82,13 @@ def plain(config: dict[str, Any], seed: int) -> tuple[float, float, int]:
     settings, data = Settings.of(config), _dataset.data
     seeds = Seeds.of(seed)
     start = task_of(_dataset).start("gcn", INIT, settings, seeds)
-    model = GCN(data.num_features, settings.hidden_channels, settings.num_layers,
-                _dataset.num_classes, dropout=settings.dropout)  # fmt: skip
+    model = GCN(
+        data.num_features,
+        settings.hidden_channels,
+        settings.num_layers,
+        _dataset.num_classes,
+        dropout=settings.dropout,
+    )
     model.load_state_dict(start.state_dict())
     torch.manual_seed(seeds.training)
     optimiser = torch.optim.Adam(
@@ -124,11 +129,12 @@ def compare(found: dict[str, list[tuple[float, float, int]]]) -> dict[str, Any]:
     for index, name in enumerate(("valid", "test", "epochs")):
         ours, theirs = ([row[index] for row in found[engine]] for engine in ENGINES)
         result[name] = {
-            "virgo": statistics.mean(ours), "plain": statistics.mean(theirs),
+            "virgo": statistics.mean(ours),
+            "plain": statistics.mean(theirs),
             "sd": statistics.stdev(theirs),
             "p_mean": float(ttest_ind(ours, theirs, equal_var=False).pvalue),
             "p_distribution": float(ks_2samp(ours, theirs).pvalue),
-        }  # fmt: skip
+        }
     return result
 
 
@@ -151,12 +157,15 @@ def measure(name: str, configurations: int, seeds: int, compared: int, jobs: int
         many = {e: timed(pool, e, COMPARED | PROTOCOL, range(compared))[1] for e in ENGINES}
     trials = configurations * seeds
     return {
-        "dataset": dataset.name, "generated": dataset.generated, "trials": trials, "jobs": jobs,
+        "dataset": dataset.name,
+        "generated": dataset.generated,
+        "trials": trials,
+        "jobs": jobs,
         "ratio": seconds["plain"] / seconds["virgo"],
         "ratio_per_epoch": seconds["plain"] / seconds["virgo"] * epochs["virgo"] / epochs["plain"],
         "trials_per_hour": {engine: trials / seconds[engine] * 3600 for engine in ENGINES},
         "same_results": {"seeds": compared, **compare(many)},
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -172,8 +181,10 @@ def main() -> None:
         row = measure(name, args.configurations, args.seeds, args.compared, args.jobs)
         found[name] = row
         said = f" ({row['generated']})" if row["generated"] else ""
-        print(f"{row['dataset']}{said}: x{row['ratio']:.1f} the trials an hour of a plain PyG loop "
-              f"(x{row['ratio_per_epoch']:.1f} an epoch), {row['trials']} trials each")  # fmt: skip
+        print(
+            f"{row['dataset']}{said}: x{row['ratio']:.1f} the trials an hour of a plain PyG loop "
+            f"(x{row['ratio_per_epoch']:.1f} an epoch), {row['trials']} trials each"
+        )
         for part in ("valid", "test"):
             same = row["same_results"][part]
             print(

@@ -61,17 +61,30 @@ def cost() -> str:
     small, large = found["small"], found["large"]
     memory = large["extra_memory_over_edge_index"]
     rows = [
-        ["the same numbers through PyG's `GCNConv`, over Virgo's plan (time)",
-         f"x{small['gcnconv_over_virgo']:.1f}", f"x{large['gcnconv_over_virgo']:.1f}"],
-        ["Virgo's plan over one training epoch (time)",
-         f"x{small['virgo_over_epoch']:.2f}", f"x{large['virgo_over_epoch']:.2f}"],
-        ["extra memory over the edge index, Virgo / `GCNConv`", "",
-         f"x{memory['virgo']:.2f} / x{memory['gcnconv']:.2f}"],
-    ]  # fmt: skip
+        [
+            "the same numbers through PyG's `GCNConv`, over Virgo's plan (time)",
+            f"x{small['gcnconv_over_virgo']:.1f}",
+            f"x{large['gcnconv_over_virgo']:.1f}",
+        ],
+        [
+            "Virgo's plan over one training epoch (time)",
+            f"x{small['virgo_over_epoch']:.2f}",
+            f"x{large['virgo_over_epoch']:.2f}",
+        ],
+        [
+            "extra memory over the edge index, Virgo / `GCNConv`",
+            "",
+            f"x{memory['virgo']:.2f} / x{memory['gcnconv']:.2f}",
+        ],
+    ]
     return table(
-        ["3 layers", f"{small['nodes']:,} nodes, {small['edges']:,} edges",
-         f"generated, {large['nodes']:,} nodes, {large['edges']:,} edges"], rows,
-    )  # fmt: skip
+        [
+            "3 layers",
+            f"{small['nodes']:,} nodes, {small['edges']:,} edges",
+            f"generated, {large['nodes']:,} nodes, {large['edges']:,} edges",
+        ],
+        rows,
+    )
 
 
 def number(value: float | str | None) -> str:
@@ -95,9 +108,17 @@ def compare() -> str:
                 cells += [number(pair[direction]["stability"]), str(leaves or "never")]
             rows.append([graph, str(layers), method, *cells])
     return table(
-        ["graph", "layers", "method", "forward max/min", "leaves x10 at", "backward max/min",
-         "leaves x10 at"], rows,
-    )  # fmt: skip
+        [
+            "graph",
+            "layers",
+            "method",
+            "forward max/min",
+            "leaves x10 at",
+            "backward max/min",
+            "leaves x10 at",
+        ],
+        rows,
+    )
 
 
 def networks() -> str:
@@ -112,8 +133,11 @@ def networks() -> str:
                     continue
                 methods = methods or list(dict.fromkeys(c["method"] for c in found["curves"]))
                 facts = found["facts"]
-                of = (f" ({facts['graphs']:,} of {facts['training graphs']:,} graphs)"
-                      if "graphs" in facts else "")  # fmt: skip
+                of = (
+                    f" ({facts['graphs']:,} of {facts['training graphs']:,} graphs)"
+                    if "graphs" in facts
+                    else ""
+                )
                 of += " (one draw)" if found["seeds"] == 1 else ""
                 for way in ways if "graphs" in facts else ("all",):
                     cells = [_ranges(found, method, way == "hidden") for method in methods]
@@ -141,11 +165,17 @@ def claims() -> str:
         found = results(f"compare-{graph}")
         for claim in found["claims"] if found else []:
             classic = f"{claim['classic']} {number(claim['classic_range'])}"
-            rows.append([
-                graph, str(claim["depth"]), claim["direction"], claim["virgo"],
-                number(claim["virgo_range"]), classic,
-                "confirmed" if claim["confirmed"] else "**not confirmed**",
-            ])  # fmt: skip
+            rows.append(
+                [
+                    graph,
+                    str(claim["depth"]),
+                    claim["direction"],
+                    claim["virgo"],
+                    number(claim["virgo_range"]),
+                    classic,
+                    "confirmed" if claim["confirmed"] else "**not confirmed**",
+                ]
+            )
     return table(
         ["graph", "layers", "direction", "method", "max/min", "best classic", "claim"], rows
     )
@@ -156,10 +186,15 @@ def monitor() -> str:
     if found is None:
         return "not run"
     rows = [
-        [name, f"{graph['nodes']:,}", f"{graph['edges']:,}",
-         f"+{100 * graph['recorded']['watched']:.0f} %", f"+{100 * graph['cost']:.1f} %"]
+        [
+            name,
+            f"{graph['nodes']:,}",
+            f"{graph['edges']:,}",
+            f"+{100 * graph['recorded']['watched']:.0f} %",
+            f"+{100 * graph['cost']:.1f} %",
+        ]
         for name, graph in found["graphs"].items()
-    ]  # fmt: skip
+    ]
     header = ["graph", "nodes", "edges", "a recorded step", f"a step at every={found['every']}"]
     return table(header, rows)
 
@@ -183,8 +218,14 @@ def throughput() -> str:
                 for part in ("valid", "test")
             ]
         )
-    header = ["graph", "trials an hour", "epochs an hour", "trials each",
-              "validation, ours / plain", "test, ours / plain"]  # fmt: skip
+    header = [
+        "graph",
+        "trials an hour",
+        "epochs an hour",
+        "trials each",
+        "validation, ours / plain",
+        "test, ours / plain",
+    ]
     return table(header, rows) if rows else "not run"
 
 
@@ -206,13 +247,23 @@ def graph_batches() -> str:
         for model in ("gcn", "gin"):
             one = cell[model]
             rows.append(
-                [f"{dataset}, {model}", f"{cell['graphs']:,}", str(cell["hidden_channels"]),
-                 f"x{one['epoch']['pyg']['cpu_ratio']:.2f}",
-                 f"x{one['batches']['pyg']['cpu_ratio']:.2f}",
-                 f"{one['loss']['ours']:.4f} / {one['loss']['pyg']:.4f}"]
-            )  # fmt: skip
-    header = ["PyG over ours", "graphs", "width", "an epoch", "its batches alone",
-              "first epoch's loss, ours / PyG"]  # fmt: skip
+                [
+                    f"{dataset}, {model}",
+                    f"{cell['graphs']:,}",
+                    str(cell["hidden_channels"]),
+                    f"x{one['epoch']['pyg']['cpu_ratio']:.2f}",
+                    f"x{one['batches']['pyg']['cpu_ratio']:.2f}",
+                    f"{one['loss']['ours']:.4f} / {one['loss']['pyg']:.4f}",
+                ]
+            )
+    header = [
+        "PyG over ours",
+        "graphs",
+        "width",
+        "an epoch",
+        "its batches alone",
+        "first epoch's loss, ours / PyG",
+    ]
     return table(header, rows) if rows else "not run"
 
 
@@ -220,16 +271,27 @@ def ddi_step() -> str:
     found = results("ddi_step")
     if found is None:
         return "not run"
-    names = {"pyg": "PyG's layers on `edge_index`", "sparse": "one CSR matrix",
-             "dense": "one dense matrix", "blocked": "dense blocks and a sparse rest",
-             "auto": "chosen by density"}  # fmt: skip
+    names = {
+        "pyg": "PyG's layers on `edge_index`",
+        "sparse": "one CSR matrix",
+        "dense": "one dense matrix",
+        "blocked": "dense blocks and a sparse rest",
+        "auto": "chosen by density",
+    }
     rows = [
-        [words, *(f"x{found[model][what][form]['cpu_ratio']:.2f}"
-                  for what in ("step", "encoder") for model in ("gcn", "sage"))]
+        [
+            words,
+            *(
+                f"x{found[model][what][form]['cpu_ratio']:.2f}"
+                for what in ("step", "encoder")
+                for model in ("gcn", "sage")
+            ),
+        ]
         for form, words in names.items()
-    ]  # fmt: skip
-    return table(["product", "GCN, step", "GraphSAGE, step", "GCN, encoder", "GraphSAGE, encoder"],
-                 rows)  # fmt: skip
+    ]
+    return table(
+        ["product", "GCN, step", "GraphSAGE, step", "GCN, encoder", "GraphSAGE, encoder"], rows
+    )
 
 
 def approximation() -> str:
@@ -240,21 +302,31 @@ def approximation() -> str:
             errors = {row["graphs"]: row for row in one["errors"]["virgo-backward"]}
             needed = one["enough"]["virgo-backward"]
             rows.append(
-                [f"{dataset}, {model}",
-                 *(f"{100 * errors[size]['median']:.1f} %" if size in errors else "-"
-                   for size in sizes),
-                 f"{needed:,}" if needed else "more"]
-            )  # fmt: skip
-    header = ["virgo-backward", *(f"{size:,} graphs" for size in sizes),
-              "graphs for 5 % in nine of ten samples"]  # fmt: skip
+                [
+                    f"{dataset}, {model}",
+                    *(
+                        f"{100 * errors[size]['median']:.1f} %" if size in errors else "-"
+                        for size in sizes
+                    ),
+                    f"{needed:,}" if needed else "more",
+                ]
+            )
+    header = [
+        "virgo-backward",
+        *(f"{size:,} graphs" for size in sizes),
+        "graphs for 5 % in nine of ten samples",
+    ]
     return table(header, rows) if rows else "not run"
 
 
 def scale(name: str) -> dict[int, Any]:
     """One step of benchmarks/scale.py by the number of edges."""
     steps = (results("benchmarks") or {"steps": {}})["steps"]
-    found = {int(key.rpartition("/")[2]): value for key, value in steps.items()
-             if key.rpartition("/")[0] == name}  # fmt: skip
+    found = {
+        int(key.rpartition("/")[2]): value
+        for key, value in steps.items()
+        if key.rpartition("/")[0] == name
+    }
     return dict(sorted(found.items()))
 
 
@@ -273,10 +345,13 @@ def scale_hop() -> str:
         others = ("gather", "scipy", "torch", "pyg")
         ratios = [one["ratios"].get(f"{name}_over_virgo") for name in others]
         rows.append(
-            [millions(edges), f"{one['edges'] / one['seconds']['virgo'] / 1e6:,.0f} M",
-             f"{100 * ratios[0]:.0f} %",
-             *("not run" if r is None else f"x{r:.2f}" for r in ratios[1:])]
-        )  # fmt: skip
+            [
+                millions(edges),
+                f"{one['edges'] / one['seconds']['virgo'] / 1e6:,.0f} M",
+                f"{100 * ratios[0]:.0f} %",
+                *("not run" if r is None else f"x{r:.2f}" for r in ratios[1:]),
+            ]
+        )
     header = ["edges", "edges a second", "of the limit", "scipy", "torch", "PyG"]
     shown = pictured(header, rows, "scale-hop", "Seconds a hop against edges")
     return f"{shown}\n\n{growth()}" if len(rows) > 1 else shown
@@ -298,25 +373,45 @@ def scale_plan() -> str:
     for edges, one in scale("plan, mapped").items():
         other = inside.get(edges)
         rows.append(
-            [millions(edges), f"{one['nodes'] / 1e6:,.1f} M", f"{one['seconds']:.1f} s",
-             f"{one['peak_bytes'] / 1e9:.2f} GB",
-             *(["not run"] * 2 if other is None else
-               [f"{other['seconds']:.1f} s", f"{other['peak_bytes'] / 1e9:.2f} GB"])]
-        )  # fmt: skip
+            [
+                millions(edges),
+                f"{one['nodes'] / 1e6:,.1f} M",
+                f"{one['seconds']:.1f} s",
+                f"{one['peak_bytes'] / 1e9:.2f} GB",
+                *(
+                    ["not run"] * 2
+                    if other is None
+                    else [f"{other['seconds']:.1f} s", f"{other['peak_bytes'] / 1e9:.2f} GB"]
+                ),
+            ]
+        )
     header = ["edges", "nodes", "mapped", "resident", "in memory", "resident"]
     return pictured(header, rows, "scale-memory", "Peak memory against edges")
 
 
 def scale_build() -> str:
     rows = [
-        [kind, millions(edges), f"x{one['over_reading']:.1f}", f"x{one['over_copying']:.1f}",
-         f"{one['seconds']:.0f} s",
-         f"{one['peak_bytes'] / 1e9:.2f} GB", one["memory_option"]]
+        [
+            kind,
+            millions(edges),
+            f"x{one['over_reading']:.1f}",
+            f"x{one['over_copying']:.1f}",
+            f"{one['seconds']:.0f} s",
+            f"{one['peak_bytes'] / 1e9:.2f} GB",
+            one["memory_option"],
+        ]
         for kind, step in ((".npy", "build"), ("Parquet", "build, parquet"), ("CSV", "build, csv"))
         for edges, one in scale(step).items()
-    ]  # fmt: skip
-    header = ["from", "edges", "over reading once", "over copying once", "time", "resident",
-              "`--memory`"]  # fmt: skip
+    ]
+    header = [
+        "from",
+        "edges",
+        "over reading once",
+        "over copying once",
+        "time",
+        "resident",
+        "`--memory`",
+    ]
     return table(header, rows) if rows else "not run"
 
 
@@ -340,18 +435,26 @@ def scale_largest() -> str:
 
 
 def scale_route() -> str:
-    rows = [[millions(edges), f"x{one['ratio']:.1f}", f"{one['largest_difference']:.1e}"]
-            for edges, one in scale("route").items()]  # fmt: skip
+    rows = [
+        [millions(edges), f"x{one['ratio']:.1f}", f"{one['largest_difference']:.1e}"]
+        for edges, one in scale("route").items()
+    ]
     header = ["edges", "released route over Virgo", "largest difference (float32 against float64)"]
     return table(header, rows) if rows else "not run"
 
 
 def scale_engines() -> str:
     rows = [
-        [engine, millions(edges), f"{one['seconds']:.1f} s", f"x{one['over_stored']:.0f}",
-         f"{one['largest_difference']:.0e}"]
-        for engine in ("duckdb", "spark") for edges, one in scale(engine).items()
-    ]  # fmt: skip
+        [
+            engine,
+            millions(edges),
+            f"{one['seconds']:.1f} s",
+            f"x{one['over_stored']:.0f}",
+            f"{one['largest_difference']:.0e}",
+        ]
+        for engine in ("duckdb", "spark")
+        for edges, one in scale(engine).items()
+    ]
     header = ["engine", "edges", "plan", "over the graph on disk", "largest difference"]
     return table(header, rows) if rows else "not run"
 

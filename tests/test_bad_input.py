@@ -59,9 +59,13 @@ def network(kind: Any = GCN, in_channels: int = FEATURES, **options: Any) -> nn.
 
 
 def refuses(
-    error: type[virgo.VirgoError], match: str, data: Any, model: nn.Module | None = None,
-    method: str = "virgo-forward", **options: Any,
-) -> str:  # fmt: skip
+    error: type[virgo.VirgoError],
+    match: str,
+    data: Any,
+    model: nn.Module | None = None,
+    method: str = "virgo-forward",
+    **options: Any,
+) -> str:
     """``plan`` and ``init_`` raise the same one error and leave the model alone."""
     model = network() if model is None else model
     messages = []
@@ -91,8 +95,9 @@ def test_the_good_graph_is_good(method: str, estimate: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_no_edges(method: str) -> None:
     data = graph(edge_index=torch.empty(2, 0, dtype=torch.long))
-    refuses(virgo.GraphError, "edge_index: expected at least one edge, got none", data,
-            method=method)  # fmt: skip
+    refuses(
+        virgo.GraphError, "edge_index: expected at least one edge, got none", data, method=method
+    )
 
 
 def test_no_nodes() -> None:
@@ -169,8 +174,12 @@ def test_feature_width_of_a_linear_before_the_layers() -> None:
         def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
             return self.conv(self.encode(x), edge_index)
 
-    refuses(virgo.LayerError, f"encode: expected in_channels={FEATURES + 1}.* {FEATURES}", graph(),
-            unusual(Net()))  # fmt: skip
+    refuses(
+        virgo.LayerError,
+        f"encode: expected in_channels={FEATURES + 1}.* {FEATURES}",
+        graph(),
+        unusual(Net()),
+    )
 
 
 # --- numbers that are none -----------------------------------------------------------------------
@@ -196,8 +205,12 @@ def test_sparse_features_that_are_not_finite(bad: float) -> None:
 def test_edge_weights_that_are_not_finite(bad: float, method: str) -> None:
     weight = torch.ones(graph().num_edges)
     weight[7] = bad
-    refuses(virgo.GraphError, "edge_weight: expected finite weights", graph(edge_weight=weight),
-            method=method)  # fmt: skip
+    refuses(
+        virgo.GraphError,
+        "edge_weight: expected finite weights",
+        graph(edge_weight=weight),
+        method=method,
+    )
 
 
 def test_an_adjacency_with_values_that_are_not_finite() -> None:
@@ -225,13 +238,21 @@ class AttributesAsWeights(nn.Module):
 def test_edge_attributes_that_are_not_finite_and_used_as_weights(estimate: str) -> None:
     weight = torch.ones(graph().num_edges)
     weight[7] = float("nan")
-    refuses(virgo.VirgoError, "(?i)edge.*|NaN", graph(edge_attr=weight),
-            unusual(AttributesAsWeights()), estimate=estimate)  # fmt: skip
+    refuses(
+        virgo.VirgoError,
+        "(?i)edge.*|NaN",
+        graph(edge_attr=weight),
+        unusual(AttributesAsWeights()),
+        estimate=estimate,
+    )
 
 
 def test_edge_weights_of_the_wrong_number() -> None:
-    refuses(virgo.GraphError, r"edge_weight: expected \d+ weights, one an edge, got 3",
-            graph(edge_weight=torch.ones(3)))  # fmt: skip
+    refuses(
+        virgo.GraphError,
+        r"edge_weight: expected \d+ weights, one an edge, got 3",
+        graph(edge_weight=torch.ones(3)),
+    )
 
 
 def test_features_of_the_wrong_number() -> None:
@@ -243,8 +264,12 @@ def test_features_of_the_wrong_number() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_features_of_only_zeros(method: str) -> None:
-    refuses(virgo.GraphError, "data.x: expected features, got only zeros",
-            graph(x=torch.zeros(30, FEATURES)), method=method)  # fmt: skip
+    refuses(
+        virgo.GraphError,
+        "data.x: expected features, got only zeros",
+        graph(x=torch.zeros(30, FEATURES)),
+        method=method,
+    )
 
 
 # --- signals that cancel -------------------------------------------------------------------------
@@ -294,23 +319,39 @@ def test_backward_plans_do_not_mind_standardised_features() -> None:
 
 @pytest.mark.parametrize("said", [1, 0, -3])
 def test_num_classes_below_two(said: int) -> None:
-    refuses(virgo.OptionError, f"num_classes: expected at least 2.*got {said}", graph(),
-            method="virgo-backward", num_classes=said)  # fmt: skip
+    refuses(
+        virgo.OptionError,
+        f"num_classes: expected at least 2.*got {said}",
+        graph(),
+        method="virgo-backward",
+        num_classes=said,
+    )
 
 
 def test_a_last_layer_of_one_class() -> None:
     """A last layer of width one has no softmax: said, it is an error; inferred, it is refused."""
     model = unusual(GCN(FEATURES, 8, 3, 1))
-    refuses(virgo.OptionError, "num_classes: expected at least 2", graph(), model, "virgo-backward",
-            num_classes=1)  # fmt: skip
+    refuses(
+        virgo.OptionError,
+        "num_classes: expected at least 2",
+        graph(),
+        model,
+        "virgo-backward",
+        num_classes=1,
+    )
     data = graph(y=torch.zeros(30, dtype=torch.long))
     refuses(virgo.OptionError, "num_classes=False", data, model, "virgo-backward")
     assert virgo.plan(model, data, "virgo-backward", num_classes=False).num_classes is None
 
 
 def test_num_classes_that_is_not_the_last_width() -> None:
-    refuses(virgo.OptionError, f"num_classes: expected {CLASSES}.*convs.2.*got 9", graph(),
-            method="virgo-backward", num_classes=9)  # fmt: skip
+    refuses(
+        virgo.OptionError,
+        f"num_classes: expected {CLASSES}.*convs.2.*got 9",
+        graph(),
+        method="virgo-backward",
+        num_classes=9,
+    )
 
 
 @pytest.mark.parametrize("said", ["4", 4.5, [4]])
@@ -327,8 +368,14 @@ def test_num_classes_true_where_the_last_layer_makes_no_logits() -> None:
         def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
             return self.head(self.conv(x, edge_index).relu())
 
-    refuses(virgo.OptionError, "num_classes", graph(), unusual(Net()), "virgo-backward",
-            num_classes=True)  # fmt: skip
+    refuses(
+        virgo.OptionError,
+        "num_classes",
+        graph(),
+        unusual(Net()),
+        "virgo-backward",
+        num_classes=True,
+    )
 
 
 def test_a_label_that_is_one_number() -> None:
@@ -340,8 +387,13 @@ def test_a_label_that_is_one_number() -> None:
 def test_released_backward_without_classes() -> None:
     data = graph()
     del data.y
-    refuses(virgo.OptionError, "num_classes: the released code needs it.*Pass num_classes=", data,
-            method="virgo-backward", variant="released")  # fmt: skip
+    refuses(
+        virgo.OptionError,
+        "num_classes: the released code needs it.*Pass num_classes=",
+        data,
+        method="virgo-backward",
+        variant="released",
+    )
 
 
 # --- lazy layers ---------------------------------------------------------------------------------
@@ -365,8 +417,12 @@ class Lazy(nn.Module):
 
 
 def test_lazy_layers_with_no_way_to_run_them() -> None:
-    said = refuses(virgo.LayerError, "'time' is nowhere in the data", graph(),
-                   unusual(Lazy(asks_for_more=True)))  # fmt: skip
+    said = refuses(
+        virgo.LayerError,
+        "'time' is nowhere in the data",
+        graph(),
+        unusual(Lazy(asks_for_more=True)),
+    )
     assert "forward=lambda" in said
 
 
@@ -374,14 +430,20 @@ def test_lazy_layers_that_fail_when_run() -> None:
     def forward(model: nn.Module, data: Any) -> Any:
         raise RuntimeError("no luck")
 
-    said = refuses(virgo.LayerError, "lazy.*RuntimeError: no luck", graph(), unusual(Lazy()),
-                   forward=forward)  # fmt: skip
+    said = refuses(
+        virgo.LayerError, "lazy.*RuntimeError: no luck", graph(), unusual(Lazy()), forward=forward
+    )
     assert "forward=lambda" in said
 
 
 def test_lazy_layers_that_do_not_run() -> None:
-    refuses(virgo.LayerError, "lazy layers, got some that did not run", graph(), unusual(Lazy()),
-            forward=lambda model, data: model.first(data.x, data.edge_index))  # fmt: skip
+    refuses(
+        virgo.LayerError,
+        "lazy layers, got some that did not run",
+        graph(),
+        unusual(Lazy()),
+        forward=lambda model, data: model.first(data.x, data.edge_index),
+    )
 
 
 @pytest.mark.parametrize("estimate", ["analytic", "measured"])
@@ -422,8 +484,9 @@ def test_a_plan_for_a_lazy_model_waits_for_its_shapes() -> None:
 
 def test_a_model_without_message_passing() -> None:
     model = unusual(nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(), nn.Linear(8, CLASSES)))
-    refuses(virgo.LayerError, "Sequential: expected at least one message-passing layer", graph(),
-            model)  # fmt: skip
+    refuses(
+        virgo.LayerError, "Sequential: expected at least one message-passing layer", graph(), model
+    )
     refuses(virgo.LayerError, "register_layer", graph(), model, estimate="measured")
 
 
@@ -436,8 +499,12 @@ def test_a_model_whose_layers_do_not_run() -> None:
         def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
             return self.lin(x)
 
-    refuses(virgo.LayerError, "none of its message-passing layers ran.*forward=lambda", graph(),
-            unusual(Net()))  # fmt: skip
+    refuses(
+        virgo.LayerError,
+        "none of its message-passing layers ran.*forward=lambda",
+        graph(),
+        unusual(Net()),
+    )
 
 
 def test_an_argument_nobody_has() -> None:
@@ -450,8 +517,9 @@ def test_an_argument_nobody_has() -> None:
             return self.conv(x, edge_index) / temperature
 
     model = unusual(Net())
-    refuses(virgo.LayerError, "Net.forward: its argument 'temperature'.*forward=lambda", graph(),
-            model)  # fmt: skip
+    refuses(
+        virgo.LayerError, "Net.forward: its argument 'temperature'.*forward=lambda", graph(), model
+    )
     plan = virgo.plan(model, graph(), forward=lambda m, d: m(d.x, d.edge_index, 2.0))
     assert list(plan.variances) == ["conv.lin.weight"]
 
@@ -474,24 +542,41 @@ class Fragile(nn.Module):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_exception_in_the_users_forward(method: str) -> None:
-    said = refuses(virgo.LayerError, "Fragile: expected a forward pass, got KeyError.*an accident",
-                   graph(), unusual(Fragile()), method)  # fmt: skip
+    said = refuses(
+        virgo.LayerError,
+        "Fragile: expected a forward pass, got KeyError.*an accident",
+        graph(),
+        unusual(Fragile()),
+        method,
+    )
     assert "forward=lambda" in said
 
 
 @pytest.mark.parametrize("method", ["virgo-forward", "virgo-backward"])
 def test_an_exception_on_the_whole_graph_only(method: str) -> None:
     """Watching a few nodes goes well; measuring on all of them does not."""
-    refuses(virgo.LayerError, "Fragile.*KeyError.*an accident", graph(300),
-            unusual(Fragile(from_nodes=300)), method, estimate="measured")  # fmt: skip
+    refuses(
+        virgo.LayerError,
+        "Fragile.*KeyError.*an accident",
+        graph(300),
+        unusual(Fragile(from_nodes=300)),
+        method,
+        estimate="measured",
+    )
 
 
 def test_an_exception_in_the_users_loss() -> None:
     def loss(output: Tensor, data: Any) -> Tensor:
         raise KeyError("an accident")
 
-    refuses(virgo.VirgoError, "loss.*an accident", graph(), method="virgo-backward",
-            estimate="measured", loss=loss)  # fmt: skip
+    refuses(
+        virgo.VirgoError,
+        "loss.*an accident",
+        graph(),
+        method="virgo-backward",
+        estimate="measured",
+        loss=loss,
+    )
 
 
 # --- layers the theorem does not cover -----------------------------------------------------------
@@ -637,8 +722,9 @@ REWIRINGS = {
 @pytest.mark.parametrize("name", REWIRINGS)
 def test_edges_computed_inside_the_model(name: str) -> None:
     model = unusual(Rewired(REWIRINGS[name]))
-    refuses(virgo.LayerError, "last: it received edges other than.*estimate='measured'", graph(),
-            model)  # fmt: skip
+    refuses(
+        virgo.LayerError, "last: it received edges other than.*estimate='measured'", graph(), model
+    )
     plan = virgo.plan(model, graph(), "virgo-forward", estimate="measured")
     assert set(plan.variances) == {"first.lin.weight", "last.lin.weight"}
 
@@ -658,8 +744,9 @@ class Reweighted(nn.Module):
 
 def test_weights_computed_inside_the_model() -> None:
     model = unusual(Reweighted())
-    said = refuses(virgo.LayerError, "last: it received edge weights that are none of", graph(),
-                   model)  # fmt: skip
+    said = refuses(
+        virgo.LayerError, "last: it received edge weights that are none of", graph(), model
+    )
     assert "estimate='measured'" in said
     assert "data.edge_weight" in said
     virgo.plan(model, graph(), "virgo-forward", estimate="measured")
@@ -680,8 +767,9 @@ def test_weights_computed_inside_the_model() -> None:
 )
 @pytest.mark.parametrize("value", ["nonsense", "", 3, ["mean"]])
 def test_an_unknown_option_value(option: str, choices: str, value: Any) -> None:
-    refuses(virgo.OptionError, f"{option}: expected one of {choices}, got", graph(),
-            **{option: value})  # fmt: skip
+    refuses(
+        virgo.OptionError, f"{option}: expected one of {choices}, got", graph(), **{option: value}
+    )
 
 
 @pytest.mark.parametrize("method", ["nonsense", "", None, 3, "virgo-sideways"])
@@ -704,8 +792,14 @@ def test_a_tolerance_that_cannot_be_met(tolerance: Any) -> None:
 
 @pytest.mark.parametrize("option", ["forward", "loss"])
 def test_something_to_call_that_cannot_be_called(option: str) -> None:
-    refuses(virgo.VirgoError, f"{option}|callable", graph(), method="virgo-backward",
-            estimate="measured", **{option: 3})  # fmt: skip
+    refuses(
+        virgo.VirgoError,
+        f"{option}|callable",
+        graph(),
+        method="virgo-backward",
+        estimate="measured",
+        **{option: 3},
+    )
 
 
 @pytest.mark.parametrize("seed", ["abc", 1.5, None])
@@ -720,14 +814,24 @@ def test_a_seed_from_numpy_can_be_stored() -> None:
 
 @pytest.mark.parametrize("method", ["lecun", "xavier", "kaiming-forward", "kaiming-backward"])
 def test_a_classic_method_has_nothing_to_measure(method: str) -> None:
-    said = refuses(virgo.OptionError, "estimate='measured': expected a method with a target",
-                   graph(), method=method, estimate="measured")  # fmt: skip
+    said = refuses(
+        virgo.OptionError,
+        "estimate='measured': expected a method with a target",
+        graph(),
+        method=method,
+        estimate="measured",
+    )
     assert "virgo-forward" in said
 
 
 def test_the_released_code_has_nothing_to_measure() -> None:
-    refuses(virgo.OptionError, "estimate='measured': expected variant='theorem'", graph(),
-            variant="released", estimate="measured")  # fmt: skip
+    refuses(
+        virgo.OptionError,
+        "estimate='measured': expected variant='theorem'",
+        graph(),
+        variant="released",
+        estimate="measured",
+    )
 
 
 @pytest.mark.parametrize("estimate", ["analytic", "measured"])
@@ -740,8 +844,14 @@ def test_mirrored_weights_need_two_units(estimate: str) -> None:
         def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
             return self.last(self.first(x, edge_index).relu(), edge_index)
 
-    refuses(virgo.OptionError, "mirrored.*at least 2, got", graph(), unusual(Narrow()),
-            distribution="mirrored", estimate=estimate)  # fmt: skip
+    refuses(
+        virgo.OptionError,
+        "mirrored.*at least 2, got",
+        graph(),
+        unusual(Narrow()),
+        distribution="mirrored",
+        estimate=estimate,
+    )
 
 
 def test_register_layer_and_register_method_say_what_they_want() -> None:
@@ -762,8 +872,12 @@ def test_a_description_that_names_no_weight() -> None:
     def odd(layer: Odd, view: virgo.LayerView) -> list[virgo.Stage]:
         return [(virgo.Term(view.graph.sum(), "lin.weight"),)]
 
-    refuses(virgo.LayerError, r"block\.inner: its description names a weight 'lin.weight'", graph(),
-            unusual(Around(lambda: Odd(8, 8))))  # fmt: skip
+    refuses(
+        virgo.LayerError,
+        r"block\.inner: its description names a weight 'lin.weight'",
+        graph(),
+        unusual(Around(lambda: Odd(8, 8))),
+    )
 
 
 @pytest.mark.parametrize("variance", [0.0, -1.0, float("nan"), float("inf")])

@@ -483,9 +483,12 @@ def test_a_network_made_heterogeneous() -> None:
     data = hetero()
     model = to_hetero(GraphSAGE((-1, -1), 16, 3, 16), data.metadata())
     plan = virgo.init_(
-        model, data, "virgo-forward", estimate="measured",
+        model,
+        data,
+        "virgo-forward",
+        estimate="measured",
         forward=lambda m, d: m(d.x_dict, d.edge_index_dict),
-    )  # fmt: skip
+    )
     # the last layer's authors feed nobody: both kinds are output, so every weight is there
     assert len(plan.rows) == 3 * 3 * 2
     assert plan.measured is not None

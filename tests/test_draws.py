@@ -311,8 +311,10 @@ def test_precisions(distribution: str) -> None:
     """bfloat16 is the float32 draw rounded; float64 is a draw of its own, to its full precision."""
     data = graph()
     options = {"distribution": distribution, "signal": "rms", "seed": 2}
-    models = {dtype: GCN(6, 8, num_layers=3, out_channels=4).to(dtype)
-              for dtype in (torch.float32, torch.bfloat16, torch.float64)}  # fmt: skip
+    models = {
+        dtype: GCN(6, 8, num_layers=3, out_channels=4).to(dtype)
+        for dtype in (torch.float32, torch.bfloat16, torch.float64)
+    }
     plans = {dtype: virgo.init_(m, data, "virgo", **options) for dtype, m in models.items()}
     single, half, double = (dict(m.named_parameters()) for m in models.values())
     for name, parameter in single.items():
@@ -335,8 +337,14 @@ def test_precisions(distribution: str) -> None:
 def test_mirrored_blocks(shape: tuple[int, int], in_first: bool) -> None:
     """``[[Q, -Q], [-Q, Q]]`` to the bit, with a semi-orthogonal Q of mean square one."""
     rows, columns = shape
-    weight = draw(shape[::-1] if in_first else shape, "mirrored", dtype=torch.float64,
-                  mirror_in=True, mirror_out=True, in_first=in_first)  # fmt: skip
+    weight = draw(
+        shape[::-1] if in_first else shape,
+        "mirrored",
+        dtype=torch.float64,
+        mirror_in=True,
+        mirror_out=True,
+        in_first=in_first,
+    )
     weight = weight.T if in_first else weight
     r, c = rows // 2, columns // 2
     q = weight[:r, :c]

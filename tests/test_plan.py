@@ -603,10 +603,12 @@ def basic(kind: str, widths: Sequence[int], data: Data) -> list[Stages]:
     for k, (i, o) in enumerate(itertools.pairwise(widths)):
         stages = BASIC[kind][1](i, o)[1](f"convs.{k}", data)
         renamed = [
-            [(p, name.replace(".nn.2.", ".nn.lins.1.").replace(".nn.0.", ".nn.lins.0."), *fans)
-             for p, name, *fans in stage]
+            [
+                (p, name.replace(".nn.2.", ".nn.lins.1.").replace(".nn.0.", ".nn.lins.0."), *fans)
+                for p, name, *fans in stage
+            ]
             for stage in stages
-        ]  # fmt: skip
+        ]
         made.append(renamed)
     return made
 
@@ -793,9 +795,12 @@ def test_edge_weights_are_not_mistaken_for_a_tensor_that_starts_like_them() -> N
     seen = torch.linspace(0, 199, 32, dtype=torch.float64).long()
     data.edge_weight[seen] = 1.0
     with_other = Data(
-        x=data.x, edge_index=data.edge_index, edge_attr=torch.ones(200, dtype=torch.float64),
-        edge_weight=data.edge_weight, y=data.y,
-    )  # fmt: skip
+        x=data.x,
+        edge_index=data.edge_index,
+        edge_attr=torch.ones(200, dtype=torch.float64),
+        edge_weight=data.edge_weight,
+        y=data.y,
+    )
     model, layers = stack([make_gcn] * 2, data)
     assert_plans(model, with_other, layers, mean_features(data))
 

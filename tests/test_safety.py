@@ -480,9 +480,12 @@ def test_twice_the_depth_costs_about_twice_the_work(kind: Any, data: Data) -> No
         sys.setprofile(profile)
         try:
             virgo.plan(
-                model, data, "virgo-forward",
-                estimate="analytic" if kind is GCN else "measured", tolerance=100.0,
-            )  # fmt: skip
+                model,
+                data,
+                "virgo-forward",
+                estimate="analytic" if kind is GCN else "measured",
+                tolerance=100.0,
+            )
         finally:
             sys.setprofile(None)
         return count
@@ -642,8 +645,11 @@ print("virgo.graph.kernels" in sys.modules)
 """
     out = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True, text=True, check=True, timeout=120,
-    ).stdout.splitlines()  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout.splitlines()
     added = set(out[0].split())
     assert "virgo" in added
     slow = {

@@ -120,8 +120,11 @@ def _units(study: Study, base: Plan) -> list[_Unit]:
         chain = study.stages[index]
         if chain:
             named = [study.full_name(call, t.weight) for stage in chain for t in stage if t.weight]
-            rows = [study.row(name, 1.0, 1.0) for name in dict.fromkeys(named)
-                    if name in study.uses and name not in taken]  # fmt: skip
+            rows = [
+                study.row(name, 1.0, 1.0)
+                for name in dict.fromkeys(named)
+                if name in study.uses and name not in taken
+            ]
             degree = float(sum(any(t.weight for t in stage) for stage in chain))
         else:
             if base.distribution == "mirrored":
@@ -130,8 +133,9 @@ def _units(study: Study, base: Plan) -> list[_Unit]:
                     f"{type(call.layer).__name__}, which is not registered. Use another "
                     f"distribution or virgo.register_layer."
                 )
-            rows = [row for row in _matrices(study, call.path, call.layer)
-                    if row.weight not in taken]  # fmt: skip
+            rows = [
+                row for row in _matrices(study, call.path, call.layer) if row.weight not in taken
+            ]
             degree = 1.0
         rows = [
             replace(row, variance=theory.virgo_forward(row.fan_in, gain=base.gain)) for row in rows

@@ -23,7 +23,6 @@ __all__ = [
     "load_arxiv",
     "load_citation",
     "names",
-    "neighbours",
     "user_cache",
 ]
 

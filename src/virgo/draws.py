@@ -93,9 +93,12 @@ def standard(
 def _orthogonal(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     """A Haar-random semi-orthogonal matrix, scaled so that the mean square of an entry is 1."""
     normal = torch.randn(
-        max(rows, columns), min(rows, columns), generator=generator, dtype=torch.float64,
+        max(rows, columns),
+        min(rows, columns),
+        generator=generator,
+        dtype=torch.float64,
         device="cpu",
-    )  # fmt: skip
+    )
     q, r = torch.linalg.qr(normal)
     q = q * torch.sign(torch.diagonal(r))
     q = q if rows >= columns else q.T

@@ -125,8 +125,13 @@ def plan(
     """
     chosen = rules.find(method)
     bias = bias if bias is not None else ("keep" if variant == "released" else "zero")
-    given = {"variant": variant, "distribution": distribution, "signal": signal,
-             "estimate": estimate, "bias": bias}  # fmt: skip
+    given = {
+        "variant": variant,
+        "distribution": distribution,
+        "signal": signal,
+        "estimate": estimate,
+        "bias": bias,
+    }
     for name, value in given.items():
         if value not in _CHOICES[name]:
             raise OptionError(
@@ -147,9 +152,18 @@ def plan(
         _refuse_for_graphs(distribution)
         if estimate == "measured":
             return _measured_on_samples(
-                model, read, method, nodes, num_classes=num_classes, nonlinearity=nonlinearity,
-                forward=forward, loss=loss, tolerance=tolerance, seed=seed, **given,
-            )  # fmt: skip
+                model,
+                read,
+                method,
+                nodes,
+                num_classes=num_classes,
+                nonlinearity=nonlinearity,
+                forward=forward,
+                loss=loss,
+                tolerance=tolerance,
+                seed=seed,
+                **given,
+            )
     else:
         _refuse_beside_data(mean_features, features)
         read = reading.read(data, max_graphs=max_graphs, seed=seed)
@@ -254,6 +268,8 @@ def _resolve_gain(nonlinearity: Activation) -> tuple[str, float]:
             f"({error}). Pass lambda z: ..."
         ) from error
     if not math.isfinite(value) or value <= 0:
-        raise OptionError(f"nonlinearity: expected an activation that lets a signal through, "
-                          f"got {nonlinearity!r}. Choose another.")  # fmt: skip
+        raise OptionError(
+            f"nonlinearity: expected an activation that lets a signal through, "
+            f"got {nonlinearity!r}. Choose another."
+        )
     return name, value

@@ -65,8 +65,15 @@ class LayerView:
 Description = Callable[[Any, LayerView], list[Stage]]
 F = TypeVar("F", bound=Description)
 #: What a subclass may not override if the description of its base is to hold for it.
-_COMPUTES = {"forward", "message", "update", "aggregate", "propagate", "edge_update",
-             "message_and_aggregate"}  # fmt: skip
+_COMPUTES = {
+    "forward",
+    "message",
+    "update",
+    "aggregate",
+    "propagate",
+    "edge_update",
+    "message_and_aggregate",
+}
 _REGISTRY: dict[type[nn.Module], Description] = {}
 
 

@@ -54,8 +54,14 @@ class WithoutGraph:
 
 
 _METHODS: dict[str, Method] = {}
-_ALIASES = {"kaifor": "kaimingforward", "kaiback": "kaimingbackward", "virgofor": "virgoforward",
-            "virgoback": "virgobackward", "virgomean": "virgo", "glorot": "xavier"}  # fmt: skip
+_ALIASES = {
+    "kaifor": "kaimingforward",
+    "kaiback": "kaimingbackward",
+    "virgofor": "virgoforward",
+    "virgoback": "virgobackward",
+    "virgomean": "virgo",
+    "glorot": "xavier",
+}
 
 
 def _key(name: str) -> str:

@@ -253,9 +253,13 @@ class Study:
         name, ((_, _, term), *_) = first
         mirror_in, mirror_out = self._mirrors(name)
         weight = standard(
-            tuple(self.parameters[name].shape), "mirrored", generator_for(self.seed, name),
-            mirror_in=mirror_in, mirror_out=mirror_out, in_first=term.in_first,
-        )  # fmt: skip
+            tuple(self.parameters[name].shape),
+            "mirrored",
+            generator_for(self.seed, name),
+            mirror_in=mirror_in,
+            mirror_out=mirror_out,
+            in_first=term.in_first,
+        )
         matrix = weight.T if term.in_first else weight
         if mirror_out:
             matrix = matrix[: matrix.size(0) // 2]

@@ -194,8 +194,20 @@ def test_loading_a_file_leaves_pygs_loading_as_it_was(saved: Path) -> None:
 
 
 def test_check_is_what_the_library_says(saved: Path, tmp_path: Path) -> None:
-    argv = ["check", str(saved), "--layers", "3", "--method", "virgo-forward+measured",
-            "--seed", "4", "--width", "16", "--json", str(tmp_path / "r.json")]  # fmt: skip
+    argv = [
+        "check",
+        str(saved),
+        "--layers",
+        "3",
+        "--method",
+        "virgo-forward+measured",
+        "--seed",
+        "4",
+        "--width",
+        "16",
+        "--json",
+        str(tmp_path / "r.json"),
+    ]
     assert cli.main(argv) == 0
     from torch_geometric.nn import GCN
 
@@ -258,9 +270,12 @@ def test_an_unknown_target_is_one_line_and_code_2(tmp_path: Path) -> None:
     """In a process of its own, as a shell sees it."""
     done = subprocess.run(
         [sys.executable, "-m", "virgo.cli", "check", "nosuch"],
-        capture_output=True, text=True, check=False, cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(CHECKOUT / "src"), "COLUMNS": "60"},
-    )  # fmt: skip
+    )
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
@@ -362,8 +377,20 @@ def test_features_that_were_generated_are_said(
 
 
 def test_compare(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["compare", str(saved), "--layers", "2", "3", "--seeds", "2", "--width", "16",
-            "--methods", "xavier", "virgo-forward+measured"]  # fmt: skip
+    argv = [
+        "compare",
+        str(saved),
+        "--layers",
+        "2",
+        "3",
+        "--seeds",
+        "2",
+        "--width",
+        "16",
+        "--methods",
+        "xavier",
+        "virgo-forward+measured",
+    ]
     files = {kind: tmp_path / f"c.{kind}" for kind in ("json", "html", "png")}
     options = [part for kind, path in files.items() for part in (f"--{kind}", str(path))]
     assert cli.main([*argv, *options]) == 0
@@ -489,9 +516,13 @@ def test_a_small_demo_on_the_generated_graph(
 def test_the_whole_demo(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "virgo.cli", "demo", "--out", str(tmp_path / "out")],
-        capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=300,
         env={**os.environ, **nowhere(tmp_path), "PYTHONPATH": str(CHECKOUT / "src")},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert "generated" in done.stdout.splitlines()[0]
     assert all(name in done.stdout for name in demo.CASES)

@@ -218,9 +218,11 @@ def test_all_nodes_alike_is_oversmoothing() -> None:
     edges = torch.tensor([(i, j) for i in range(n) for j in range(n) if i != j]).T
     generator = torch.Generator().manual_seed(0)
     data = Data(
-        x=torch.rand(n, 32, generator=generator), edge_index=edges, y=torch.arange(n) % 3,
+        x=torch.rand(n, 32, generator=generator),
+        edge_index=edges,
+        y=torch.arange(n) % 3,
         train_mask=torch.arange(n) == 0,
-    )  # fmt: skip
+    )
     model = ready(GCN, data, 2, 64)
     with torch.no_grad():  # or half of the units are dead: where all nodes agree, a sign decides
         for conv in model.convs:

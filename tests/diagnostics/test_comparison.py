@@ -99,10 +99,14 @@ def test_the_verdict_is_that_of_check(data: Data) -> None:
 
 def test_joined() -> None:
     first, second = (
-        virgo.Comparison((curve([1.0, 2.0], depth=depth),), 1, notes=("same", str(depth)),
-                         failures={f"virgo, {depth} layers": "why"})
+        virgo.Comparison(
+            (curve([1.0, 2.0], depth=depth),),
+            1,
+            notes=("same", str(depth)),
+            failures={f"virgo, {depth} layers": "why"},
+        )
         for depth in (2, 3)
-    )  # fmt: skip
+    )
     both = joined([first, second])
     assert both.depths == [2, 3]
     assert both.notes == ("same", "2", "3")
@@ -307,9 +311,14 @@ def test_a_draw_is_not_confirmed() -> None:
 
 @pytest.mark.parametrize(
     ("virgo_range", "classic_range", "word"),
-    [(44.79, 44.80, "level"), (44.80, 44.79, "level"), (44.0, 44.8, "confirmed"),
-     (44.8, 44.0, "not confirmed"), (math.inf, math.inf, "not confirmed")],
-)  # fmt: skip
+    [
+        (44.79, 44.80, "level"),
+        (44.80, 44.79, "level"),
+        (44.0, 44.8, "confirmed"),
+        (44.8, 44.0, "not confirmed"),
+        (math.inf, math.inf, "not confirmed"),
+    ],
+)
 def test_no_claim_rests_on_the_last_digit(
     virgo_range: float, classic_range: float, word: str
 ) -> None:

@@ -186,8 +186,13 @@ def test_every_call_of_a_reused_module_is_a_row(data: Data) -> None:
     h, gradients, _ = by_hand(model, data)
     trace = virgo.measure(model, data)
     assert [layer.name for layer in trace.layers] == [
-        "input", "into shared", "into shared", "into shared", "into last", "output",
-    ]  # fmt: skip
+        "input",
+        "into shared",
+        "into shared",
+        "into shared",
+        "into last",
+        "output",
+    ]
     assert trace.forward == pytest.approx([over_nodes(t) for t in h], rel=CLOSE)
     assert trace.backward == pytest.approx([over_nodes(g) for g in gradients], rel=1e-4)
     assert len(set(trace.forward[1:4])) == 3
@@ -286,10 +291,14 @@ def test_draws_of_a_plan_are_mean_and_spread(data: Data) -> None:
         plan.apply_(other, seed=seed)
         h, gradients, value = by_hand(other, data)
         moments = [float(t.detach().double().square().mean()) for t in h]
-        first = float(torch.autograd.grad(cross_entropy(other(data.x, data.edge_index), data),
-                                          [other.convs[0].lin.weight])[0].norm())  # fmt: skip
-        drawn.append(([over_nodes(t) for t in h], [over_nodes(g) for g in gradients], moments,
-                      value, first))  # fmt: skip
+        first = float(
+            torch.autograd.grad(
+                cross_entropy(other(data.x, data.edge_index), data), [other.convs[0].lin.weight]
+            )[0].norm()
+        )
+        drawn.append(
+            ([over_nodes(t) for t in h], [over_nodes(g) for g in gradients], moments, value, first)
+        )
     with untouched(model):
         trace = virgo.measure(
             model, data, plan=plan, seeds=3, progress=lambda done, total: said.append((done, total))
@@ -605,8 +614,10 @@ def test_the_strict_reader_can_fail() -> None:
         strict_json(json.dumps({"a": math.nan}))
     numbers = {"a": [math.inf, -math.inf], "b": (math.nan, 1.5), "c": "x"}
     assert strict_json(json.dumps(plain_numbers(numbers))) == {
-        "a": ["infinity", "-infinity"], "b": [None, 1.5], "c": "x",
-    }  # fmt: skip
+        "a": ["infinity", "-infinity"],
+        "b": [None, 1.5],
+        "c": "x",
+    }
 
 
 def test_one_neuron_has_no_variance(data: Data) -> None:

@@ -524,12 +524,22 @@ def fit(lightning: Any, data: Data, callback: Any, tmp_path: Path, **options: An
 
     module = Module()
     loader = torch.utils.data.DataLoader(torch.zeros(40, 1), batch_size=1)
-    trainer = lightning.Trainer(**{
-        "accelerator": "cpu", "max_steps": 40, "callbacks": [callback] if callback else [],
-        "logger": False, "enable_checkpointing": False, "enable_progress_bar": False,
-        "enable_model_summary": False, "default_root_dir": tmp_path, "max_epochs": -1,
-        "val_check_interval": 10, "log_every_n_steps": 1, **options,
-    })  # fmt: skip
+    trainer = lightning.Trainer(
+        **{
+            "accelerator": "cpu",
+            "max_steps": 40,
+            "callbacks": [callback] if callback else [],
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "default_root_dir": tmp_path,
+            "max_epochs": -1,
+            "val_check_interval": 10,
+            "log_every_n_steps": 1,
+            **options,
+        }
+    )
     trainer.fit(module, loader, loader)
     return module
 

@@ -58,9 +58,13 @@ class Rows:
 
 
 def reference(
-    edges: Edges, num_nodes: int, *, symmetric: bool = False, deduplicate: bool = False,
+    edges: Edges,
+    num_nodes: int,
+    *,
+    symmetric: bool = False,
+    deduplicate: bool = False,
     self_loops: str = "keep",
-) -> dict[str, Rows]:  # fmt: skip
+) -> dict[str, Rows]:
     """Both orders by ``np.lexsort``, equal edges merged one by one."""
     s, t, w = edges.sources, edges.targets, edges.weights
     if self_loops == "drop":
@@ -250,28 +254,53 @@ def _ogb_binary(edges: Edges, folder: Path) -> Path:
     raw.mkdir(parents=True)
     nodes = int(edges.index.max()) + 1
     np.savez_compressed(
-        raw / "data.npz", edge_index=edges.index, num_nodes_list=np.array([nodes]),
+        raw / "data.npz",
+        edge_index=edges.index,
+        num_nodes_list=np.array([nodes]),
         num_edges_list=np.array([edges.sources.size]),
-    )  # fmt: skip
+    )
     return raw.parent
 
 
 WRITERS: dict[str, Callable[[Edges, Path], Path]] = {
-    "csv": _csv, "csv.gz": _csv_gz, "tsv": _tsv, "blanks": _blanks, "several csv": _several_csv,
-    "parquet": _parquet, "folder of parquet": _parquets, "pattern of parquet": _parquet_glob,
-    "npy": _npy, "npy pairs": _npy_pairs, "npy fortran": _npy_fortran, "npz": _npz,
-    "npz columns": _npz_columns, "npz packed": _npz_packed, "npz packed pairs": _npz_packed_pairs,
-    "pt": _pt, "pt dictionary": _pt_dict, "pt data": _pt_data, "ogb": _ogb,
+    "csv": _csv,
+    "csv.gz": _csv_gz,
+    "tsv": _tsv,
+    "blanks": _blanks,
+    "several csv": _several_csv,
+    "parquet": _parquet,
+    "folder of parquet": _parquets,
+    "pattern of parquet": _parquet_glob,
+    "npy": _npy,
+    "npy pairs": _npy_pairs,
+    "npy fortran": _npy_fortran,
+    "npz": _npz,
+    "npz columns": _npz_columns,
+    "npz packed": _npz_packed,
+    "npz packed pairs": _npz_packed_pairs,
+    "pt": _pt,
+    "pt dictionary": _pt_dict,
+    "pt data": _pt_data,
+    "ogb": _ogb,
     "ogb binary": _ogb_binary,
-}  # fmt: skip
+}
 #: How the weights of each format are asked for; none where it cannot have any.
 WEIGHT: dict[str, dict[str, str]] = {
-    "csv": {"weight_column": "w"}, "csv.gz": {"weight_column": "2"}, "tsv": {"weight_column": "2"},
-    "blanks": {"weight_column": "2"}, "several csv": {"weight_column": "2"},
-    "parquet": {"weight_column": "w"}, "folder of parquet": {"weight_column": "w"},
-    "pattern of parquet": {"weight_column": "w"}, "npz": {}, "npz columns": {}, "npz packed": {},
-    "npz packed pairs": {}, "pt dictionary": {}, "pt data": {},
-}  # fmt: skip
+    "csv": {"weight_column": "w"},
+    "csv.gz": {"weight_column": "2"},
+    "tsv": {"weight_column": "2"},
+    "blanks": {"weight_column": "2"},
+    "several csv": {"weight_column": "2"},
+    "parquet": {"weight_column": "w"},
+    "folder of parquet": {"weight_column": "w"},
+    "pattern of parquet": {"weight_column": "w"},
+    "npz": {},
+    "npz columns": {},
+    "npz packed": {},
+    "npz packed pairs": {},
+    "pt dictionary": {},
+    "pt data": {},
+}
 
 
 # --- kills -------------------------------------------------------------------------------------

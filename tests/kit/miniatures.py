@@ -97,32 +97,38 @@ def _arxiv(folder: Path, rng: np.random.Generator) -> Raw:
     edges = _pairs(rng, nodes, 60)
     edges = np.concatenate([edges, edges[:5, ::-1]])  # some papers cite each other
     raw = _graph(
-        folder, nodes, edges,
+        folder,
+        nodes,
+        edges,
         node__feat=rng.normal(size=(nodes, 6)).round(4),
         node__label=rng.integers(0, 40, nodes),
         node_year=rng.integers(2010, 2020, nodes),
-    )  # fmt: skip
+    )
     return raw | _node_split(folder, "time", nodes, rng)
 
 
 def _proteins(folder: Path, rng: np.random.Generator) -> Raw:
     nodes = 25
     raw = _graph(
-        folder, nodes, _pairs(rng, nodes, 80),
+        folder,
+        nodes,
+        _pairs(rng, nodes, 80),
         edge__feat=rng.random((80, 8)).round(3),
         node__label=rng.integers(0, 2, (nodes, 112)),
         node_species=rng.integers(3000, 9000, nodes),
-    )  # fmt: skip
+    )
     return raw | _node_split(folder, "species", nodes, rng)
 
 
 def _products(folder: Path, rng: np.random.Generator) -> Raw:
     nodes = 40
     raw = _graph(
-        folder, nodes, _pairs(rng, nodes, 90),
+        folder,
+        nodes,
+        _pairs(rng, nodes, 90),
         node__feat=rng.normal(size=(nodes, 10)).round(4),
         node__label=rng.integers(0, 47, nodes),
-    )  # fmt: skip
+    )
     return raw | _node_split(folder, "sales_ranking", nodes, rng)
 
 

@@ -18,8 +18,15 @@ from torch_geometric.nn import GAT, GCN, GIN, GraphConv, GraphSAGE, Sequential, 
 
 import virgo
 
-METHODS = ("lecun", "xavier", "kaiming-forward", "kaiming-backward",
-           "virgo-forward", "virgo-backward", "virgo")  # fmt: skip
+METHODS = (
+    "lecun",
+    "xavier",
+    "kaiming-forward",
+    "kaiming-backward",
+    "virgo-forward",
+    "virgo-backward",
+    "virgo",
+)
 MODELS: dict[str, Callable[[int], nn.Module]] = {
     "gcn": lambda width: GCN(width, 32, num_layers=4, out_channels=7),
     "sage": lambda width: GraphSAGE(width, 24, num_layers=3, out_channels=7, project=True),

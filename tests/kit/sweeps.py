@@ -61,10 +61,14 @@ def records(storage: str | Path, table: str = "table1") -> list[Record]:
 def lasting(found: list[Record]) -> list[Any]:
     """The records without what differs between any two runs."""
     return [
-        (record.identity, record.generated, record.screen,
-         [{k: v for k, v in seed.items() if k != "seconds"} for seed in record.seeds])
+        (
+            record.identity,
+            record.generated,
+            record.screen,
+            [{k: v for k, v in seed.items() if k != "seconds"} for seed in record.seeds],
+        )
         for record in found
-    ]  # fmt: skip
+    ]
 
 
 def executions(log: Path, what: str = "begin") -> Counter[str]:
@@ -78,14 +82,38 @@ class Killed:
 
     def __init__(self, storage: str, out: Path, log: Path, *extra: str) -> None:
         self.command = [
-            sys.executable, "-m", "virgo.cli", "sweep", "table1", "--dataset", REAL, "--init",
-            *METHODS, "--limit", str(LIMIT), "--seeds", str(SEEDS), "--epochs", str(EPOCHS),
-            "--jobs", "2", "--storage", storage, "--out", str(out),
-            "--runner", "kit.sweep_stub:real", *extra,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "virgo.cli",
+            "sweep",
+            "table1",
+            "--dataset",
+            REAL,
+            "--init",
+            *METHODS,
+            "--limit",
+            str(LIMIT),
+            "--seeds",
+            str(SEEDS),
+            "--epochs",
+            str(EPOCHS),
+            "--jobs",
+            "2",
+            "--storage",
+            storage,
+            "--out",
+            str(out),
+            "--runner",
+            "kit.sweep_stub:real",
+            *extra,
+        ]
         path = os.pathsep.join([str(TESTS), *sys.path])
-        self.environment = {**os.environ, "PYTHONPATH": path, "STUB_LOG": str(log),
-                            "OMP_NUM_THREADS": "1"}  # fmt: skip
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": path,
+            "STUB_LOG": str(log),
+            "OMP_NUM_THREADS": "1",
+        }
         self.log = log
         self.said = log.with_name("said")
         self.process: subprocess.Popen[bytes] | None = None
@@ -95,9 +123,12 @@ class Killed:
         # into a file: orphans would keep a pipe open
         with self.said.open("wb") as said:
             self.process = subprocess.Popen(
-                self.command, env=self.environment, stdout=said, stderr=said,
+                self.command,
+                env=self.environment,
+                stdout=said,
+                stderr=said,
                 start_new_session=True,
-            )  # fmt: skip
+            )
 
     def wait_for(self, more: int, patience: float = 60) -> bool:
         """Until so many more seeds were begun; False if the sweep ended before."""

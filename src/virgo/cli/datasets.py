@@ -46,10 +46,16 @@ def _row(one: State) -> tuple[str, ...]:
 def _described(one: State) -> dict[str, Any]:
     row = one.entry
     return {
-        "name": row.name, "task": row.task, "metric": row.metric, "nodes": row.num_nodes,
-        "edges": row.num_edges, "graphs": row.num_graphs, "state": one.state,
-        "folder": one.folder, "missing": list(one.missing),
-    }  # fmt: skip
+        "name": row.name,
+        "task": row.task,
+        "metric": row.metric,
+        "nodes": row.num_nodes,
+        "edges": row.num_edges,
+        "graphs": row.num_graphs,
+        "state": one.state,
+        "folder": one.folder,
+        "missing": list(one.missing),
+    }
 
 
 def get(args: argparse.Namespace) -> int:
@@ -149,13 +155,18 @@ def add_to(commands: Any) -> None:
 
     two = kinds.add_parser("get", help="prepare a dataset, or say which files go where")
     two.add_argument("name", help="as virgo data list has it")
-    two.add_argument("--download", action="store_true", help="fetch missing files by the loader's "
-                     "own download (otherwise the network is never used)")  # fmt: skip
+    two.add_argument(
+        "--download",
+        action="store_true",
+        help="fetch missing files by the loader's "
+        "own download (otherwise the network is never used)",
+    )
     _add_places(two, json_too=False)
     two.set_defaults(run=get)
 
-    three = kinds.add_parser("check", help="compare counts with the published ones; exit code 1 "
-                             "if something is wrong")  # fmt: skip
+    three = kinds.add_parser(
+        "check", help="compare counts with the published ones; exit code 1 if something is wrong"
+    )
     three.add_argument("names", nargs="*", help="datasets (default: all that are here)")
     _add_places(three, json_too=True)
     three.set_defaults(run=checking)

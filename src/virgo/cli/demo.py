@@ -39,9 +39,11 @@ PICTURED: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "Xavier": dict.fromkeys(("forward", "backward"), CASES["Xavier"]),
     "Kaiming": {"forward": CASES["KaiFor"], "backward": CASES["KaiBack"]},
     "Virgo": {"forward": CASES["VirgoFor"], "backward": CASES["VirgoBack"]},
-    "measured": {"forward": CASES["measured"],
-                 "backward": ("virgo-backward", {"estimate": "measured"})},
-}  # fmt: skip
+    "measured": {
+        "forward": CASES["measured"],
+        "backward": ("virgo-backward", {"estimate": "measured"}),
+    },
+}
 
 
 def run(

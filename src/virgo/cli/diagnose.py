@@ -219,9 +219,16 @@ def _compare_graph(args: argparse.Namespace, _: Any, progress: Callable[..., Non
     make = model_maker(args, data)
     depths = (args.layers or [COMPARED_LAYERS]) if wants_depth(make) else None
     return virgo.compare(
-        make, data, args.methods, depths, args.seeds, nodes=args.nodes,
-        title=f"{args.model} on {name}", notes=notes, progress=progress,
-    )  # fmt: skip
+        make,
+        data,
+        args.methods,
+        depths,
+        args.seeds,
+        nodes=args.nodes,
+        title=f"{args.model} on {name}",
+        notes=notes,
+        progress=progress,
+    )
 
 
 def verify(args: argparse.Namespace) -> int:
@@ -269,14 +276,22 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_subject(three)
-    three.add_argument("--layers", type=int, help="of a built-in model, or given to a function "
-                       f"that takes it (default {CHECKED_LAYERS}; of a link or graph dataset the "
-                       "paper's)")  # fmt: skip
-    three.add_argument("--method", help="check what this method would draw, e.g. xavier, "
-                       "virgo-forward+measured (default: the model's own weights)")  # fmt: skip
+    three.add_argument(
+        "--layers",
+        type=int,
+        help="of a built-in model, or given to a function "
+        f"that takes it (default {CHECKED_LAYERS}; of a link or graph dataset the "
+        "paper's)",
+    )
+    three.add_argument(
+        "--method",
+        help="check what this method would draw, e.g. xavier, "
+        "virgo-forward+measured (default: the model's own weights)",
+    )
     three.add_argument("--seed", type=int, default=0, help="of the draw")
-    three.add_argument("--change", type=float, help="factor over the hidden layers that is bad "
-                       "(default 1000)")  # fmt: skip
+    three.add_argument(
+        "--change", type=float, help="factor over the hidden layers that is bad (default 1000)"
+    )
     three.add_argument("--watch", type=float, help="factor that is mentioned (default 30)")
     three.set_defaults(run=check)
 
@@ -289,10 +304,18 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_subject(four)
-    four.add_argument("--layers", type=int, nargs="+", help=f"depths (default {COMPARED_LAYERS}; "
-                      "of a link or graph dataset the paper's)")  # fmt: skip
-    four.add_argument("--methods", nargs="+", default=list(METHODS), help="names, with options "
-                      "after a plus (default: %(default)s)")  # fmt: skip
+    four.add_argument(
+        "--layers",
+        type=int,
+        nargs="+",
+        help=f"depths (default {COMPARED_LAYERS}; of a link or graph dataset the paper's)",
+    )
+    four.add_argument(
+        "--methods",
+        nargs="+",
+        default=list(METHODS),
+        help="names, with options after a plus (default: %(default)s)",
+    )
     four.add_argument("--seeds", type=int, default=3, help="draws per method (default 3)")
     four.set_defaults(run=compare)
 
@@ -313,24 +336,46 @@ def add_to(commands: Any) -> None:
 
 def _add_subject(command: argparse.ArgumentParser) -> None:
     """Which model, which graph, and where to write."""
-    command.add_argument("target", nargs="?", help=f"{', '.join(CITATION)}, ogbn-arxiv (generated "
-                         "features), another dataset of virgo data list, like:NAME[@scale], or a "
-                         "file with a saved Data")  # fmt: skip
+    command.add_argument(
+        "target",
+        nargs="?",
+        help=f"{', '.join(CITATION)}, ogbn-arxiv (generated "
+        "features), another dataset of virgo data list, like:NAME[@scale], or a "
+        "file with a saved Data",
+    )
     command.add_argument("--dataset", help="the same as target")
     command.add_argument("--data", help="module:function that returns the data, instead of target")
-    command.add_argument("--model", default="gcn",
-                         help=f"{', '.join(MODELS)} or module:function; of a link or graph dataset "
-                         "the paper's, e.g. ngnn-gcn (default gcn)")  # fmt: skip
-    command.add_argument("--width", type=int, help=f"of a built-in model (default {WIDTH}; of a "
-                         "link or graph dataset the paper's)")  # fmt: skip
-    command.add_argument("--graphs", type=int, help="of a graph dataset: measure on at most so "
-                         "many training graphs (default: what half a gigabyte holds)")  # fmt: skip
-    command.add_argument("--norms", default="batch", choices=("batch", "fresh"), help="of a graph "
-                         "dataset: BatchNorm as in training (default), or as it is in evaluation, "
-                         "where before training it changes nothing")  # fmt: skip
+    command.add_argument(
+        "--model",
+        default="gcn",
+        help=f"{', '.join(MODELS)} or module:function; of a link or graph dataset "
+        "the paper's, e.g. ngnn-gcn (default gcn)",
+    )
+    command.add_argument(
+        "--width",
+        type=int,
+        help=f"of a built-in model (default {WIDTH}; of a link or graph dataset the paper's)",
+    )
+    command.add_argument(
+        "--graphs",
+        type=int,
+        help="of a graph dataset: measure on at most so "
+        "many training graphs (default: what half a gigabyte holds)",
+    )
+    command.add_argument(
+        "--norms",
+        default="batch",
+        choices=("batch", "fresh"),
+        help="of a graph "
+        "dataset: BatchNorm as in training (default), or as it is in evaluation, "
+        "where before training it changes nothing",
+    )
     command.add_argument("--nodes", type=int, help="measure on a sample of this many nodes")
-    command.add_argument("--all-nodes", action="store_true", help="loss over all nodes, as in the "
-                         "paper's theorem, not over the training nodes")  # fmt: skip
+    command.add_argument(
+        "--all-nodes",
+        action="store_true",
+        help="loss over all nodes, as in the paper's theorem, not over the training nodes",
+    )
     _add_outputs(command)
 
 

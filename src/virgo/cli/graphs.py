@@ -126,8 +126,9 @@ def add_to(commands: Any) -> None:
     two = kinds.add_parser("info", help="counts, degrees, sizes and options of a graph")
     two.add_argument("out", type=Path, help="the graph's folder")
     two.add_argument("--check", action="store_true", help="read everything, compare checksums")
-    two.add_argument("--json", nargs="?", const="-", metavar="FILE", help="as JSON, printed or "
-                     "written to a file")  # fmt: skip
+    two.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="as JSON, printed or written to a file"
+    )
     two.set_defaults(run=info)
 
 
@@ -140,23 +141,46 @@ def _add_build(kinds: Any) -> None:
     )
     one.add_argument("edges", help="a file, a folder of files, a pattern, or an OGB raw folder")
     one.add_argument("out", type=Path, help="the folder to make")
-    one.add_argument("--symmetric", action="store_true", help="add the reverse of every edge; "
-                     "equal edges become one, their weights are added")  # fmt: skip
-    one.add_argument("--deduplicate", action="store_true", help="equal edges become one, their "
-                     "weights are added")  # fmt: skip
+    one.add_argument(
+        "--symmetric",
+        action="store_true",
+        help="add the reverse of every edge; equal edges become one, their weights are added",
+    )
+    one.add_argument(
+        "--deduplicate", action="store_true", help="equal edges become one, their weights are added"
+    )
     one.add_argument("--self-loops", choices=("keep", "drop"), default="keep")
     one.add_argument("--num-nodes", type=int, metavar="N", help="default: the greatest id plus one")
-    one.add_argument("--relabel", action="store_true", help="number arbitrary ids from 0 in "
-                     "ascending order (string ids always are)")  # fmt: skip
+    one.add_argument(
+        "--relabel",
+        action="store_true",
+        help="number arbitrary ids from 0 in ascending order (string ids always are)",
+    )
     for what in ("source", "target", "weight"):
         one.add_argument(f"--{what}-column", metavar="NAME", help="a name, or a number from 0")
-    one.add_argument("--header", choices=("auto", "yes", "no"), default="auto",
-                     help="whether a text file's first line has names")  # fmt: skip
-    one.add_argument("--id-type", choices=("auto", "int64", "string"), default="auto",
-                     help="what ids in a text file are")  # fmt: skip
-    one.add_argument("--memory", default="2GB", metavar="SIZE", help="for buffers (default 2GB); "
-                     "relabelling holds all ids beside that")  # fmt: skip
-    one.add_argument("--tmp", type=Path, metavar="DIR", help="where edges wait to be sorted "
-                     "(default: beside OUT)")  # fmt: skip
+    one.add_argument(
+        "--header",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        help="whether a text file's first line has names",
+    )
+    one.add_argument(
+        "--id-type",
+        choices=("auto", "int64", "string"),
+        default="auto",
+        help="what ids in a text file are",
+    )
+    one.add_argument(
+        "--memory",
+        default="2GB",
+        metavar="SIZE",
+        help="for buffers (default 2GB); relabelling holds all ids beside that",
+    )
+    one.add_argument(
+        "--tmp",
+        type=Path,
+        metavar="DIR",
+        help="where edges wait to be sorted (default: beside OUT)",
+    )
     one.add_argument("--force", action="store_true", help="replace the graph at OUT")
     one.set_defaults(run=building)

@@ -68,12 +68,21 @@ def compare(args: argparse.Namespace, dataset: Any, progress: Callable[..., None
             progress(before * total + done, len(depths) * total, what)
 
         study = virgo.compare(
-            lambda one=one: one.model, one.data, args.methods, seeds=args.seeds, loss=one.loss,
-            forward=one.forward, planner=one.plan, title=f"{args.model} on {dataset.name}",
-            notes=one.notes, progress=advance,
-        )  # fmt: skip
-        failures = {f"{name}, {depth} layers" if depth else name: why
-                    for name, why in study.failures.items()}  # fmt: skip
+            lambda one=one: one.model,
+            one.data,
+            args.methods,
+            seeds=args.seeds,
+            loss=one.loss,
+            forward=one.forward,
+            planner=one.plan,
+            title=f"{args.model} on {dataset.name}",
+            notes=one.notes,
+            progress=advance,
+        )
+        failures = {
+            f"{name}, {depth} layers" if depth else name: why
+            for name, why in study.failures.items()
+        }
         studies.append(replace(study, failures=failures, facts={**study.facts, **one.facts}))
     return joined(studies)
 

@@ -40,10 +40,16 @@ def plan(args: argparse.Namespace) -> int:
     hops, edges = len(args.widths) - 1, graph.num_edges
     with errors.status(f"walking {edges:,} edges, {hops} hops in each direction asked for"):
         made = virgo.plan(
-            model, graph, method, mean_features=_features(args), features=args.features,
-            num_classes=args.widths[-1] if args.softmax else False, seed=args.seed,
-            **_nodes(args), **{"distribution": args.distribution, **options},
-        )  # fmt: skip
+            model,
+            graph,
+            method,
+            mean_features=_features(args),
+            features=args.features,
+            num_classes=args.widths[-1] if args.softmax else False,
+            seed=args.seed,
+            **_nodes(args),
+            **{"distribution": args.distribution, **options},
+        )
     print(made)
     _write(made, args.json)
     return 0
@@ -60,9 +66,14 @@ def _graph(args: argparse.Namespace) -> Any:
     from virgo.graph import sql
 
     return sql.open(
-        args.engine, args.graph, source=args.source_column, target=args.target_column,
-        weight=args.weight_column, num_nodes=args.num_nodes, checkpoint=args.checkpoint,
-    )  # fmt: skip
+        args.engine,
+        args.graph,
+        source=args.source_column,
+        target=args.target_column,
+        weight=args.weight_column,
+        num_nodes=args.num_nodes,
+        checkpoint=args.checkpoint,
+    )
 
 
 def _features(args: argparse.Namespace) -> Any:
@@ -136,25 +147,54 @@ def add_to(commands: Any) -> None:
         "virgo plan --graph 's3/edges/*.parquet' --engine duckdb --widths 128 256 172",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("--graph", required=True, help="a folder of virgo graph build; with "
-                         "--engine Parquet files or the name of a table")  # fmt: skip
-    command.add_argument("--widths", type=int, nargs="+", required=True, metavar="W",
-                         help="features, hidden widths, outputs")  # fmt: skip
-    command.add_argument("--method", default="virgo-backward", help="a name of virgo.methods(), "
-                         "options after a plus (default virgo-backward)")  # fmt: skip
-    command.add_argument("--operator", default="gcn", choices=list(OPERATORS), help="; ".join(
-        f"{name}: {what}" for name, what in OPERATORS.items()) + " (default gcn)")  # fmt: skip
-    command.add_argument("--mean-features", metavar="FILE.npy", help="one number per node, the "
-                         "mean of its features (default: ones); a table to an engine")  # fmt: skip
-    command.add_argument("--features", type=Path, metavar="FILE.npy", help="the feature matrix in "
-                         "its place, memory-mapped; needed for +measured")  # fmt: skip
-    command.add_argument("--softmax", action="store_true", help="the last layer's outputs are the "
-                         "classes of a softmax: Theorem 4's rule for it")  # fmt: skip
+    command.add_argument(
+        "--graph",
+        required=True,
+        help="a folder of virgo graph build; with --engine Parquet files or the name of a table",
+    )
+    command.add_argument(
+        "--widths",
+        type=int,
+        nargs="+",
+        required=True,
+        metavar="W",
+        help="features, hidden widths, outputs",
+    )
+    command.add_argument(
+        "--method",
+        default="virgo-backward",
+        help="a name of virgo.methods(), options after a plus (default virgo-backward)",
+    )
+    command.add_argument(
+        "--operator",
+        default="gcn",
+        choices=list(OPERATORS),
+        help="; ".join(f"{name}: {what}" for name, what in OPERATORS.items()) + " (default gcn)",
+    )
+    command.add_argument(
+        "--mean-features",
+        metavar="FILE.npy",
+        help="one number per node, the mean of its features (default: ones); a table to an engine",
+    )
+    command.add_argument(
+        "--features",
+        type=Path,
+        metavar="FILE.npy",
+        help="the feature matrix in its place, memory-mapped; needed for +measured",
+    )
+    command.add_argument(
+        "--softmax",
+        action="store_true",
+        help="the last layer's outputs are the classes of a softmax: Theorem 4's rule for it",
+    )
     command.add_argument("--nodes", type=int, help="of a sampled neighbourhood, for +measured")
     command.add_argument("--distribution", default="uniform", choices=DISTRIBUTIONS)
     command.add_argument("--seed", type=int, default=0, help="default 0")
-    command.add_argument("--in-memory", action="store_true", help="read the edges once and keep "
-                         "them, four bytes each (default: memory-mapped)")  # fmt: skip
+    command.add_argument(
+        "--in-memory",
+        action="store_true",
+        help="read the edges once and keep them, four bytes each (default: memory-mapped)",
+    )
     command.add_argument("--json", type=Path, metavar="FILE.json", help="save the plan here")
     _add_engine(command)
     command.set_defaults(run=plan)
@@ -162,11 +202,16 @@ def add_to(commands: Any) -> None:
 
 def _add_engine(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("where the graph lives")
-    group.add_argument("--engine", help="duckdb, spark, spark://host:port or an Ibis connection "
-                       "string: hops are joins there")  # fmt: skip
+    group.add_argument(
+        "--engine",
+        help="duckdb, spark, spark://host:port or an Ibis connection string: hops are joins there",
+    )
     group.add_argument("--source-column", default="src", help="default src")
     group.add_argument("--target-column", default="dst", help="default dst")
     group.add_argument("--weight-column", help="edge weights (default: none)")
     group.add_argument("--num-nodes", type=int, help="default: the largest id and one")
-    group.add_argument("--checkpoint", type=Path, help="keep every hop here; the same command "
-                       "goes on from the last one")  # fmt: skip
+    group.add_argument(
+        "--checkpoint",
+        type=Path,
+        help="keep every hop here; the same command goes on from the last one",
+    )

@@ -16,9 +16,13 @@ errors = Console(stderr=True)
 
 def _bar() -> Progress:
     return Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[item]}"),
-        TimeRemainingColumn(), console=errors, transient=True,
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[item]}"),
+        TimeRemainingColumn(),
+        console=errors,
+        transient=True,
+    )
 
 
 def track(items: Iterable[str], title: str) -> Iterator[str]:

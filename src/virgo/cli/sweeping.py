@@ -38,12 +38,25 @@ def sweep(args: argparse.Namespace) -> int:
     from virgo.experiments.sweep.worker import Sweep
 
     overrides = {} if args.epochs is None else {"epochs": args.epochs}
-    wanted = cells(args.table, args.dataset, args.model, args.init, where=_pairs(args.where),
-                   limit=args.limit, overrides=overrides)  # fmt: skip
+    wanted = cells(
+        args.table,
+        args.dataset,
+        args.model,
+        args.init,
+        where=_pairs(args.where),
+        limit=args.limit,
+        overrides=overrides,
+    )
     orders = Sweep(
-        tuple(wanted), str(args.storage), args.seeds, _screen(args), args.grace,
-        str(args.root) if args.root else None, args.curves, **_hidden(args),
-    )  # fmt: skip
+        tuple(wanted),
+        str(args.storage),
+        args.seeds,
+        _screen(args),
+        args.grace,
+        str(args.root) if args.root else None,
+        args.curves,
+        **_hidden(args),
+    )
     for name, model in dict.fromkeys((cell.dataset, cell.model) for cell in wanted):
         note = grid(args.table, name, model).note
         if note:
@@ -114,10 +127,17 @@ def status(args: argparse.Namespace) -> int:
 
     storage = open_storage(args.storage, create=False)
     rows = [
-        (one.cell, f"{one.done}/{one.asked}", str(one.seeds), str(one.running), str(one.failed),
-         "-" if one.best is None else f"{100 * one.best:.2f}", "generated" if one.generated else "")
+        (
+            one.cell,
+            f"{one.done}/{one.asked}",
+            str(one.seeds),
+            str(one.running),
+            str(one.failed),
+            "-" if one.best is None else f"{100 * one.best:.2f}",
+            "generated" if one.generated else "",
+        )
         for one in exporting.status(storage, args.table)
-    ]  # fmt: skip
+    ]
     storage.close()
     header = ("cell", "configurations", "seeds", "running", "failed", "best validation", "data")
     shown = len(header) if any(row[-1] for row in rows) else len(header) - 1
@@ -157,10 +177,12 @@ class _Bar(Progress):
 @contextmanager
 def _bar(title: str) -> Iterator[Callable[[Done], None]]:
     bar = _Bar(
-        TextColumn("{task.description}"), BarColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
         TextColumn("{task.completed:.0f}/{task.total:.0f} seeds {task.fields[pace]}"),
-        console=errors, transient=True,
-    )  # fmt: skip
+        console=errors,
+        transient=True,
+    )
     with bar:
         task = bar.add_task(title, total=1, pace="")
 
@@ -220,33 +242,56 @@ def add_to(commands: Any) -> None:
 
 
 def _add_options(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--dataset", nargs="+", help="some of the table's; like:NAME for a generated "
-                     "stand-in (default: all)")  # fmt: skip
+    one.add_argument(
+        "--dataset",
+        nargs="+",
+        help="some of the table's; like:NAME for a generated stand-in (default: all)",
+    )
     one.add_argument("--model", nargs="+", help="some of the table's models (default: all)")
-    one.add_argument("--init", nargs="+", help="methods, with options after a plus (default: "
-                     "those of the table)")  # fmt: skip
+    one.add_argument(
+        "--init", nargs="+", help="methods, with options after a plus (default: those of the table)"
+    )
     one.add_argument("--seeds", type=int, default=10, help="a configuration (default 10)")
-    one.add_argument("--limit", type=int, help="configurations a cell, the same for every method, "
-                     "spread over the grid (default: the whole grid)")  # fmt: skip
-    one.add_argument("--where", nargs="+", metavar="KEY=VALUE", help="only the grid's "
-                     "configurations with these values, e.g. batch_size=32768")  # fmt: skip
+    one.add_argument(
+        "--limit",
+        type=int,
+        help="configurations a cell, the same for every method, "
+        "spread over the grid (default: the whole grid)",
+    )
+    one.add_argument(
+        "--where",
+        nargs="+",
+        metavar="KEY=VALUE",
+        help="only the grid's configurations with these values, e.g. batch_size=32768",
+    )
     one.add_argument("--screen", type=int, metavar="K", help="run all configurations with K seeds")
     one.add_argument("--top", type=int, metavar="M", help="and the best M of a cell with --seeds")
     one.add_argument("--epochs", type=int, help="instead of the grid's")
-    one.add_argument("--curves", action="store_true", help="keep every seed's validation curve "
-                     "in its record")  # fmt: skip
-    one.add_argument("--jobs", type=int, help="worker processes (default: one a core); 0 or 1: "
-                     "none but this")  # fmt: skip
+    one.add_argument(
+        "--curves", action="store_true", help="keep every seed's validation curve in its record"
+    )
+    one.add_argument(
+        "--jobs", type=int, help="worker processes (default: one a core); 0 or 1: none but this"
+    )
     _add_storage(one)
-    one.add_argument("--grace", type=int, default=60, help="seconds without a sign of life after "
-                     "which a worker on another machine counts as dead (default 60)")  # fmt: skip
+    one.add_argument(
+        "--grace",
+        type=int,
+        default=60,
+        help="seconds without a sign of life after "
+        "which a worker on another machine counts as dead (default 60)",
+    )
     one.add_argument("--root", type=Path, help="data root (default: VIRGO_DATA, user cache)")
-    one.add_argument("--out", type=Path, default=OUT, help="folder for the records (default "
-                     "%(default)s)")  # fmt: skip
+    one.add_argument(
+        "--out", type=Path, default=OUT, help="folder for the records (default %(default)s)"
+    )
     one.add_argument("--runner", help=argparse.SUPPRESS)
     one.add_argument("--loader", help=argparse.SUPPRESS)
 
 
 def _add_storage(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--storage", default=STORAGE, help="an SQLite file, or postgresql://... "
-                         "for many machines (default %(default)s)")  # fmt: skip
+    command.add_argument(
+        "--storage",
+        default=STORAGE,
+        help="an SQLite file, or postgresql://... for many machines (default %(default)s)",
+    )

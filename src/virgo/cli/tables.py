@@ -12,8 +12,14 @@ from virgo.errors import DataError, OptionError
 TABLES = ("table1", "table2", "table3", "depth")
 FORMATS = ("text", "markdown", "latex", "csv", "html", "json")
 #: The format that a file's ending stands for.
-ENDINGS = {".txt": "text", ".md": "markdown", ".tex": "latex", ".csv": "csv", ".html": "html",
-           ".json": "json"}  # fmt: skip
+ENDINGS = {
+    ".txt": "text",
+    ".md": "markdown",
+    ".tex": "latex",
+    ".csv": "csv",
+    ".html": "html",
+    ".json": "json",
+}
 
 
 def table(args: argparse.Namespace) -> int:
@@ -98,13 +104,24 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     one.add_argument("table", choices=TABLES, help="the paper's, or depth")
-    one.add_argument("--storage", help="a sweep's database: the path of an SQLite file, or a "
-                     "postgresql:// URL (default: the records)")  # fmt: skip
-    one.add_argument("--records", type=Path, default=Path("results"), help="folder of the kept "
-                     "records, or one file (default results)")  # fmt: skip
+    one.add_argument(
+        "--storage",
+        help="a sweep's database: the path of an SQLite file, or a "
+        "postgresql:// URL (default: the records)",
+    )
+    one.add_argument(
+        "--records",
+        type=Path,
+        default=Path("results"),
+        help="folder of the kept records, or one file (default results)",
+    )
     one.add_argument("--format", choices=FORMATS, help="default: by the ending of --out, else text")
     one.add_argument("--out", type=Path, help="write it here instead of printing it")
     one.add_argument("--png", type=Path, help="write a picture here")
-    one.add_argument("--curves-png", type=Path, metavar="PNG", help="write a picture of the "
-                     "validation curves here, of runs with virgo sweep --curves")  # fmt: skip
+    one.add_argument(
+        "--curves-png",
+        type=Path,
+        metavar="PNG",
+        help="write a picture of the validation curves here, of runs with virgo sweep --curves",
+    )
     one.set_defaults(run=table)

@@ -23,9 +23,22 @@ from virgo.rules import OPTIONS
 
 #: Seconds from one picture to the next: drawing must not slow down an epoch of two milliseconds.
 REFRESH = 0.1
-_SETTINGS = ("hidden_channels", "num_layers", "lr", "weight_decay", "dropout", "epochs", "patience",
-             "eval_step", "batch_size", "num_neighbors", "num_parts", "max_grad_norm", "ngnn_type",
-             "num_ngnn_layers")  # fmt: skip
+_SETTINGS = (
+    "hidden_channels",
+    "num_layers",
+    "lr",
+    "weight_decay",
+    "dropout",
+    "epochs",
+    "patience",
+    "eval_step",
+    "batch_size",
+    "num_neighbors",
+    "num_parts",
+    "max_grad_norm",
+    "ngnn_type",
+    "num_ngnn_layers",
+)
 
 
 def train(args: argparse.Namespace) -> int:
@@ -101,13 +114,18 @@ def _show(training: Any, epochs: list[Any]) -> None:
 
 def _picture(training: Any, epochs: Sequence[Any]) -> Group:
     scores = [100 * e.valid for e in epochs if e.valid is not None]
-    lines = [f"epoch {training.epoch} of at most {training.settings.epochs}, "
-             f"{training.seconds / training.epoch * 1e3:.1f} ms an epoch",
-             f"training loss, now {epochs[-1].loss:.4g}",
-             *curve([e.loss for e in epochs], height=5)]  # fmt: skip
+    lines = [
+        f"epoch {training.epoch} of at most {training.settings.epochs}, "
+        f"{training.seconds / training.epoch * 1e3:.1f} ms an epoch",
+        f"training loss, now {epochs[-1].loss:.4g}",
+        *curve([e.loss for e in epochs], height=5),
+    ]
     if scores:
-        lines += [f"validation, now {scores[-1]:.2f} %, best {100 * training.best_valid:.2f} % in "
-                  f"epoch {training.best_epoch}", *curve(scores, height=7)]  # fmt: skip
+        lines += [
+            f"validation, now {scores[-1]:.2f} %, best {100 * training.best_valid:.2f} % in "
+            f"epoch {training.best_epoch}",
+            *curve(scores, height=7),
+        ]
     return Group(*map(Text, lines))
 
 
@@ -117,8 +135,10 @@ def _report(args: argparse.Namespace, training: Any, outcome: Any, epochs: Seque
     if dataset.generated:
         print(f"note: {dataset.generated}; an accuracy on it means nothing")
     if outcome.status == "ok":
-        print(f"validation {100 * outcome.valid:.2f} %, test {100 * outcome.test:.2f} % "
-              f"({dataset.metric}) with the weights of epoch {outcome.epoch}")  # fmt: skip
+        print(
+            f"validation {100 * outcome.valid:.2f} %, test {100 * outcome.test:.2f} % "
+            f"({dataset.metric}) with the weights of epoch {outcome.epoch}"
+        )
     else:
         print(f"{outcome.status} in epoch {outcome.epochs}: no result. Try a smaller --lr.")
     print(f"{outcome.epochs} epochs in {outcome.seconds:.2f} s")
@@ -127,12 +147,16 @@ def _report(args: argparse.Namespace, training: Any, outcome: Any, epochs: Seque
         from virgo.diagnostics.measurement import plain_numbers
 
         document = {
-            "dataset": dataset.name, "generated": dataset.generated, "model": training.name,
-            "init": training.init, "settings": training.settings.to_dict(), "seed": training.seed,
+            "dataset": dataset.name,
+            "generated": dataset.generated,
+            "model": training.name,
+            "init": training.init,
+            "settings": training.settings.to_dict(),
+            "seed": training.seed,
             "outcome": {k: v for k, v in asdict(outcome).items() if k != "curve"},
             "curve": [e._asdict() for e in epochs],
             "versions": versions(),
-        }  # fmt: skip
+        }
         writable_folder(args.json.parent, "--json")
         args.json.write_text(json.dumps(plain_numbers(document), indent=1), encoding="utf-8")
         print(f"wrote {args.json}")
@@ -165,12 +189,18 @@ def add_to(commands: Any) -> None:
     _add_settings(command)
     command.add_argument("--seed", type=int, default=0, help="of everything random (default 0)")
     command.add_argument("--threads", type=int, help="of PyTorch; 1 is best on a small graph")
-    command.add_argument("--save", type=Path, metavar="FILE.safetensors",
-                         help="write weights, optimiser and settings here")  # fmt: skip
     command.add_argument(
-        "--resume", type=Path, metavar="FILE.safetensors",
+        "--save",
+        type=Path,
+        metavar="FILE.safetensors",
+        help="write weights, optimiser and settings here",
+    )
+    command.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FILE.safetensors",
         help="continue a saved run; other options but --epochs are its own",
-    )  # fmt: skip
+    )
     command.add_argument("--json", type=Path, help="write the outcome and the curve here")
     command.add_argument("--png", type=Path, help="write a picture of the curve here")
     command.set_defaults(run=train)
@@ -178,14 +208,17 @@ def add_to(commands: Any) -> None:
 
 def _add_initialisation(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("initialisation")
-    group.add_argument("--init", default="virgo-backward", metavar="METHOD",
-                       help="a name of virgo methods, options after a plus: "
-                       f"{', '.join(OPTIONS)} (default virgo-backward)")  # fmt: skip
+    group.add_argument(
+        "--init",
+        default="virgo-backward",
+        metavar="METHOD",
+        help="a name of virgo methods, options after a plus: "
+        f"{', '.join(OPTIONS)} (default virgo-backward)",
+    )
     group.add_argument("--variant", default="theorem", choices=("theorem", "released"))
     group.add_argument("--estimate", default="analytic", choices=("analytic", "measured"))
     group.add_argument("--signal", default="mean", choices=("mean", "rms"))
-    group.add_argument("--distribution", default="uniform",
-                       choices=DISTRIBUTIONS)  # fmt: skip
+    group.add_argument("--distribution", default="uniform", choices=DISTRIBUTIONS)
     group.add_argument("--bias", default="zero", choices=("zero", "keep"))
 
 
@@ -200,12 +233,23 @@ def _add_settings(command: argparse.ArgumentParser) -> None:
     group.add_argument("--patience", type=int, help="epochs without a better one (default 20)")
     group.add_argument("--no-early-stopping", action="store_true")
     group.add_argument("--eval-step", type=int, help="epochs between validations (default 1)")
-    group.add_argument("--num-neighbors", type=int, nargs="+", metavar="K",
-                       help="sample so many neighbours in each layer (-1: all)")  # fmt: skip
+    group.add_argument(
+        "--num-neighbors",
+        type=int,
+        nargs="+",
+        metavar="K",
+        help="sample so many neighbours in each layer (-1: all)",
+    )
     group.add_argument("--num-parts", type=int, help="clusters for ClusterGCN (link prediction)")
-    group.add_argument("--batch-size", type=int, help="nodes (when sampling), edges, graphs or "
-                       "clusters of a step (default 1024)")  # fmt: skip
-    group.add_argument("--max-grad-norm", type=float, help="clip gradients (default: as OGB's "
-                       "example of the dataset; inf: not at all)")  # fmt: skip
+    group.add_argument(
+        "--batch-size",
+        type=int,
+        help="nodes (when sampling), edges, graphs or clusters of a step (default 1024)",
+    )
+    group.add_argument(
+        "--max-grad-norm",
+        type=float,
+        help="clip gradients (default: as OGB's example of the dataset; inf: not at all)",
+    )
     group.add_argument("--ngnn-type", choices=NGNN_TYPES, help="of an ngnn model (default input)")
     group.add_argument("--num-ngnn-layers", type=int, help="inserted layers (default 1)")

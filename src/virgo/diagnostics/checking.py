@@ -68,10 +68,11 @@ class Report:
     def to_json(self, indent: int | None = None) -> str:
         """Everything, with the verdict, as JSON."""
         return json.dumps(
-            plain_numbers({"ok": self.ok, "level": self.level, "verdict": self.verdict,
-                           **asdict(self)}),
+            plain_numbers(
+                {"ok": self.ok, "level": self.level, "verdict": self.verdict, **asdict(self)}
+            ),
             indent=indent,
-        )  # fmt: skip
+        )
 
     def __str__(self) -> str:
         lines = [f"{self.level.upper()}: {self.verdict}"]
@@ -102,8 +103,14 @@ class Report:
     def document(self) -> dict[str, Any]:
         """The report as :func:`virgo.report.page.page` takes it."""
         curves = self._curves()
-        header = ["layer", "what", "predicted", "measured", "measured / predicted",
-                  "change from the layer before"]  # fmt: skip
+        header = [
+            "layer",
+            "what",
+            "predicted",
+            "measured",
+            "measured / predicted",
+            "change from the layer before",
+        ]
         headline = self.findings[0].sentence if self.findings else self.verdict
         details = [self.findings[0].advice] if self.findings else []
         details += [f"{finding.sentence} {finding.advice}" for finding in self.findings[1:]]
@@ -113,14 +120,19 @@ class Report:
             "verdict": {"level": self.level, "headline": headline, "details": details},
             "charts": [_chart(direction, curves) for direction in ("forward", "backward")],
             "tables": [
-                {"title": f"{direction.capitalize()} variance", "note": "", "header": header,
-                 "rows": [list(row) for row in self.rows(direction)]}
+                {
+                    "title": f"{direction.capitalize()} variance",
+                    "note": "",
+                    "header": header,
+                    "rows": [list(row) for row in self.rows(direction)],
+                }
                 for direction in ("forward", "backward")
-            ] + [_layer_table(self.measurement), _gradient_table(self.measurement)],
+            ]
+            + [_layer_table(self.measurement), _gradient_table(self.measurement)],
             "config": {**self.facts, "thresholds": asdict(self.thresholds)},
             "versions": versions(),
             "notes": [*self.measurement.notes, *self.notes],
-        }  # fmt: skip
+        }
 
     def save(self, path: str | Path) -> Path:
         """Write the report: ``.html`` (one page), ``.json`` or ``.png``, by the file's ending."""
@@ -182,8 +194,11 @@ def check(
     if nodes is not None and nodes < read.num_nodes:
         read = read.neighbourhood(nodes, seed)
     forecast, backcast, notes = predict(bare, read, plan, forward, measured, loss)
-    facts = {"model": type(bare).__name__, "layers": len(measured.layers) - 1,
-             "method": plan.method if plan else "the model's own weights"}  # fmt: skip
+    facts = {
+        "model": type(bare).__name__,
+        "layers": len(measured.layers) - 1,
+        "method": plan.method if plan else "the model's own weights",
+    }
     return Report(
         measured,
         tuple(forecast),
@@ -202,17 +217,22 @@ def _quotient(a: float, b: float) -> float:
 
 def _chart(direction: str, curves: dict[str, dict[str, Sequence[float]]]) -> dict[str, Any]:
     return {
-        "title": "Signal (forward variance)" if direction == "forward"
+        "title": "Signal (forward variance)"
+        if direction == "forward"
         else "Gradient (backward variance)",
         "x_label": "layer (0 is the input)",
         "y_label": "variance",
         "log": True,
         "series": [
-            {"name": name, "values": list(curve[direction]), "spread": None,
-             "dashed": name == "predicted"}
+            {
+                "name": name,
+                "values": list(curve[direction]),
+                "spread": None,
+                "dashed": name == "predicted",
+            }
             for name, curve in curves.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def _layer_table(measured: Measurement) -> dict[str, Any]:
@@ -220,14 +240,32 @@ def _layer_table(measured: Measurement) -> dict[str, Any]:
         "title": "What each layer receives",
         "note": "Dirichlet energies with the normalised and the plain Laplacian, divided by the "
         "squared norm; MAD is the mean average distance (one minus cosine) between nodes.",
-        "header": ["layer", "what", "width", "mean", "second moment", "dead units",
-                   "Dirichlet (norm.)", "Dirichlet (plain)", "MAD"],
+        "header": [
+            "layer",
+            "what",
+            "width",
+            "mean",
+            "second moment",
+            "dead units",
+            "Dirichlet (norm.)",
+            "Dirichlet (plain)",
+            "MAD",
+        ],
         "rows": [
-            [layer.index, layer.name, layer.width, layer.mean, layer.second_moment, layer.dead,
-             layer.dirichlet_normalized, layer.dirichlet_plain, layer.mean_average_distance]
+            [
+                layer.index,
+                layer.name,
+                layer.width,
+                layer.mean,
+                layer.second_moment,
+                layer.dead,
+                layer.dirichlet_normalized,
+                layer.dirichlet_plain,
+                layer.mean_average_distance,
+            ]
             for layer in measured.layers
         ],
-    }  # fmt: skip
+    }
 
 
 def _gradient_table(measured: Measurement) -> dict[str, Any]:
@@ -248,6 +286,9 @@ def versions() -> dict[str, str]:
 
     import virgo
 
-    return {"virgo": virgo.__version__, "torch": torch.__version__,
-            "torch_geometric": torch_geometric.__version__,
-            "python": platform.python_version()}  # fmt: skip
+    return {
+        "virgo": virgo.__version__,
+        "torch": torch.__version__,
+        "torch_geometric": torch_geometric.__version__,
+        "python": platform.python_version(),
+    }

@@ -24,8 +24,14 @@ from virgo.rules import parse_method
 
 CLASSIC = ("lecun", "xavier", "kaiming-forward", "kaiming-backward")
 #: What `compare` runs by default: the paper's methods and ours.
-METHODS = (*CLASSIC, "virgo-forward", "virgo-backward", "virgo", "virgo-forward+measured",
-           "virgo-backward+measured")  # fmt: skip
+METHODS = (
+    *CLASSIC,
+    "virgo-forward",
+    "virgo-backward",
+    "virgo",
+    "virgo-forward+measured",
+    "virgo-backward+measured",
+)
 
 #: Two ranges closer than this factor are level: no claim rests on the last digit.
 LEVEL = 1.01
@@ -136,8 +142,11 @@ class Comparison:
                 best = min(classic, key=lambda n: classic[n])
                 for name in (f"virgo-{direction}", f"virgo-{direction}+measured"):
                     if name in panel:
-                        found.append(Claim(depth, direction, name, panel[name].stability,
-                                           best, classic[best]))  # fmt: skip
+                        found.append(
+                            Claim(
+                                depth, direction, name, panel[name].stability, best, classic[best]
+                            )
+                        )
         return found
 
     def to_json(self, indent: int | None = None) -> str:
@@ -167,8 +176,14 @@ class Comparison:
             rows.append((name, *cells, levels.get(name, "-")))
         return rows
 
-    _HEADER = ("method", "forward max/min", "leaves x10 at", "backward max/min", "leaves x10 at",
-               "verdict")  # fmt: skip
+    _HEADER = (
+        "method",
+        "forward max/min",
+        "leaves x10 at",
+        "backward max/min",
+        "leaves x10 at",
+        "verdict",
+    )
 
     def __str__(self) -> str:
         lines = [f"{self.title}, mean of {self.seeds} draws"]
@@ -206,28 +221,50 @@ class Comparison:
         claims = self.claims()
         held = sum(claim.confirmed for claim in claims)
         charts = [
-            {"title": f"{'Signal' if d == 'forward' else 'Gradient'}, {depth} layers",
-             "x_label": "layer (0 is the input)", "y_label": f"{d} variance", "log": True,
-             "series": [{"name": n, "values": list(c.values), "spread": list(c.spread),
-                         "dashed": n in CLASSIC} for n, c in self.at(depth, d).items()]}
-            for depth in self.depths for d in ("forward", "backward")
-        ]  # fmt: skip
+            {
+                "title": f"{'Signal' if d == 'forward' else 'Gradient'}, {depth} layers",
+                "x_label": "layer (0 is the input)",
+                "y_label": f"{d} variance",
+                "log": True,
+                "series": [
+                    {
+                        "name": n,
+                        "values": list(c.values),
+                        "spread": list(c.spread),
+                        "dashed": n in CLASSIC,
+                    }
+                    for n, c in self.at(depth, d).items()
+                ],
+            }
+            for depth in self.depths
+            for d in ("forward", "backward")
+        ]
         return {
             "title": f"Virgo compare: {self.title}",
-            "subtitle": ", ".join(f"{v:,} {k}" for k, v in self.facts.items()
-                                  if isinstance(v, int)),
-            "verdict": {"level": "none", "details": [str(claim) for claim in claims],
-                        "headline": f"Virgo declines less steeply than every classic method in "
-                        f"{held} of {len(claims)} comparisons."},
+            "subtitle": ", ".join(
+                f"{v:,} {k}" for k, v in self.facts.items() if isinstance(v, int)
+            ),
+            "verdict": {
+                "level": "none",
+                "details": [str(claim) for claim in claims],
+                "headline": f"Virgo declines less steeply than every classic method in "
+                f"{held} of {len(claims)} comparisons.",
+            },
             "charts": charts,
-            "tables": [{"title": f"Stability, {depth} layers", "note": "max/min over all layers; "
-                        "layers until the variance has left a factor of ten",
-                        "header": list(self._HEADER), "rows": [list(r) for r in self.table(depth)]}
-                       for depth in self.depths],
+            "tables": [
+                {
+                    "title": f"Stability, {depth} layers",
+                    "note": "max/min over all layers; "
+                    "layers until the variance has left a factor of ten",
+                    "header": list(self._HEADER),
+                    "rows": [list(r) for r in self.table(depth)],
+                }
+                for depth in self.depths
+            ],
             "config": {**self.facts, "draws": self.seeds, "failures": self.failures},
             "versions": versions(),
             "notes": list(self.notes),
-        }  # fmt: skip
+        }
 
     def save(self, path: str | Path) -> Path:
         """Write ``.html``, ``.json`` or a picture, by the file's ending."""
@@ -327,9 +364,12 @@ def _plain_planner(data: Any, loss: Loss | None, forward: Forward | None) -> Pla
 
 
 def _summed(
-    found: Sequence[tuple[str, Measurement]], seeds: int, title: str, failures: dict[str, str],
+    found: Sequence[tuple[str, Measurement]],
+    seeds: int,
+    title: str,
+    failures: dict[str, str],
     notes: Sequence[str],
-) -> Comparison:  # fmt: skip
+) -> Comparison:
     """What was measured of every method, as curves and verdicts."""
     curves: list[Curve] = []
     health: list[Health] = []

@@ -86,8 +86,19 @@ class Measurement:
         return json.dumps(plain_numbers(asdict(self)), indent=indent)
 
     def __str__(self) -> str:
-        header = ("layer", "name", "width", "forward", "to next", "backward", "mean", "dead",
-                  "Dirichlet (norm.)", "Dirichlet (plain)", "MAD")  # fmt: skip
+        header = (
+            "layer",
+            "name",
+            "width",
+            "forward",
+            "to next",
+            "backward",
+            "mean",
+            "dead",
+            "Dirichlet (norm.)",
+            "Dirichlet (plain)",
+            "MAD",
+        )
         body = [
             (
                 str(layer.index),
@@ -256,10 +267,15 @@ class _Probe:
     def _look(self, tensors: list[Tensor]) -> dict[str, Any]:
         if len(tensors) != 1 or tensors[0].dim() != 2:
             flat = torch.cat([t.detach().reshape(-1).double() for t in tensors])
-            return {"width": tensors[0].size(-1), "mean": float(flat.mean()),
-                    "second_moment": float(flat.square().mean()), "dead": 0.0,
-                    "dirichlet_normalized": math.nan, "dirichlet_plain": math.nan,
-                    "mean_average_distance": math.nan}  # fmt: skip
+            return {
+                "width": tensors[0].size(-1),
+                "mean": float(flat.mean()),
+                "second_moment": float(flat.square().mean()),
+                "dead": 0.0,
+                "dirichlet_normalized": math.nan,
+                "dirichlet_plain": math.nan,
+                "mean_average_distance": math.nan,
+            }
         h = tensors[0].detach()
         total = energy = 0.0
         for rows in _in_pieces(h):

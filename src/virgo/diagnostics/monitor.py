@@ -124,8 +124,9 @@ class Monitor:
 
         head = {"format": FORMAT, "virgo": __version__, "model": type(self._model).__name__}
         records = [asdict(record) for record in self.records]
-        return json.dumps(plain_numbers({**head, "every": self.every, "records": records}),
-                          indent=indent)  # fmt: skip
+        return json.dumps(
+            plain_numbers({**head, "every": self.every, "records": records}), indent=indent
+        )
 
     def to_tensorboard(self, writer: Writer) -> None:
         """Write all records so far; ``Monitor(writer=)`` writes each as it is made instead."""
@@ -199,8 +200,9 @@ def _draw(axes: Axes, records: list[Record], direction: str) -> Any:
         heights = [v if math.isfinite(v) and v > 0 else math.nan for v in values]
         lost += sum(map(math.isinf, values))
         drawn += sum(map(math.isfinite, heights))
-        axes.plot(heights, color=palette(scale(record.step)), linewidth=1.2,
-                  marker="o", markersize=2.5)  # fmt: skip
+        axes.plot(
+            heights, color=palette(scale(record.step)), linewidth=1.2, marker="o", markersize=2.5
+        )
     if drawn:
         axes.set_yscale("log")
     note = f"{lost} infinite" if lost else "" if drawn else "nothing recorded"

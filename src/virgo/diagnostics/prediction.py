@@ -104,9 +104,13 @@ def _backcast(
 
 
 def _through(
-    study: Study, call: int, term: Term, planned: dict[str, float] | None, fan: int,
+    study: Study,
+    call: int,
+    term: Term,
+    planned: dict[str, float] | None,
+    fan: int,
     bare: bool = False,
-) -> float:  # fmt: skip
+) -> float:
     """What a weight does to a variance; ``fan`` 1 counts its inputs, 0 its outputs."""
     if term.weight is None:
         return 1.0

@@ -60,9 +60,15 @@ def _overflow(layers: Sequence[Layer]) -> list[Finding]:
             or math.isinf(layer.backward)
             or (layer.width > 1 and math.isnan(layer.forward))
         ):
-            return [Finding("bad", "exploding", layer.name,
-                            f"Numbers overflow at layer {layer.index} ({layer.name}).",
-                            _REMEDY)]  # fmt: skip
+            return [
+                Finding(
+                    "bad",
+                    "exploding",
+                    layer.name,
+                    f"Numbers overflow at layer {layer.index} ({layer.name}).",
+                    _REMEDY,
+                )
+            ]
     return []
 
 
@@ -72,10 +78,16 @@ _REMEDY = "Try virgo.init_(model, data, 'virgo-forward', estimate='measured')."
 def _first_hop(layers: Sequence[Layer], limits: Thresholds) -> list[Finding]:
     before, after = layers[0].second_moment, layers[1].second_moment
     if len(layers) > 2 and after < limits.first_hop * before:
-        return [Finding("bad", "no signal at the first hop", layers[1].name,
-                        f"The first layer lets almost nothing through: mean square "
-                        f"{before:.2g} goes in, {after:.2g} comes out.",
-                        "Check edge weights and the first weight. " + _REMEDY)]  # fmt: skip
+        return [
+            Finding(
+                "bad",
+                "no signal at the first hop",
+                layers[1].name,
+                f"The first layer lets almost nothing through: mean square "
+                f"{before:.2g} goes in, {after:.2g} comes out.",
+                "Check edge weights and the first weight. " + _REMEDY,
+            )
+        ]
     return []
 
 
@@ -91,9 +103,15 @@ def _decay(hidden: Sequence[Layer], direction: str, limits: Thresholds) -> list[
     way = "from" if direction == "forward" else "back from"
     if min(values) <= 0:
         first = ordered[[v <= 0 for v in values].index(True)]
-        return [Finding("bad", "vanishing", first.name,
-                        f"The {what} is zero at layer {first.index} ({first.name}).",
-                        _REMEDY)]  # fmt: skip
+        return [
+            Finding(
+                "bad",
+                "vanishing",
+                first.name,
+                f"The {what} is zero at layer {first.index} ({first.name}).",
+                _REMEDY,
+            )
+        ]
     change = max(values) / min(values)
     if change < min(limits.watch, limits.change):
         return []
@@ -121,18 +139,30 @@ def _dead(hidden: Sequence[Layer], limits: Thresholds) -> list[Finding]:
     worst = max(hidden, key=lambda layer: layer.dead, default=None)
     if worst is None or worst.dead < limits.dead:
         return []
-    return [Finding("bad", "dead units", worst.name,
-                    f"{worst.dead:.0%} of the units that reach layer {worst.index} "
-                    f"({worst.name}) are zero at every node.",
-                    "Try a wider layer or distribution='mirrored'.")]  # fmt: skip
+    return [
+        Finding(
+            "bad",
+            "dead units",
+            worst.name,
+            f"{worst.dead:.0%} of the units that reach layer {worst.index} "
+            f"({worst.name}) are zero at every node.",
+            "Try a wider layer or distribution='mirrored'.",
+        )
+    ]
 
 
 def _alike(hidden: Sequence[Layer], limits: Thresholds) -> list[Finding]:
     for layer in hidden:
         if layer.mean_average_distance < limits.alike:
-            return [Finding("bad", "oversmoothing", layer.name,
-                            f"All nodes look alike from layer {layer.index} on (mean average "
-                            f"distance {layer.mean_average_distance:.1g}): oversmoothing.",
-                            "Use fewer layers, residuals, or distribution='mirrored', which keeps "
-                            "directions apart.")]  # fmt: skip
+            return [
+                Finding(
+                    "bad",
+                    "oversmoothing",
+                    layer.name,
+                    f"All nodes look alike from layer {layer.index} on (mean average "
+                    f"distance {layer.mean_average_distance:.1g}): oversmoothing.",
+                    "Use fewer layers, residuals, or distribution='mirrored', which keeps "
+                    "directions apart.",
+                )
+            ]
     return []

@@ -101,8 +101,9 @@ def hops(
             start = None  # nobody asks for it again: its memory is the next hop's
         chain = list(enumerate(stages[i]))
         for s, stage in chain if direction == "forward" else chain[::-1]:
-            operators = [term.operator if direction == "forward" else term.operator.T
-                         for term in stage]  # fmt: skip
+            operators = [
+                term.operator if direction == "forward" else term.operator.T for term in stage
+            ]
             if mine and len(stage) == 1 and isinstance(a, np.ndarray):
                 parts = [operators[0](a, overwrite=True, out=spare)]
                 spare = a if a.ndim == 1 and parts[0] is not a else None

@@ -65,9 +65,16 @@ def hop(
 
 @_jit
 def hop_weighted(
-    pointer: Any, columns: Any, weights: Any, x: Any, left: Any, loop: Any, out: Any, begin: int,
-    end: int
-) -> None:  # fmt: skip
+    pointer: Any,
+    columns: Any,
+    weights: Any,
+    x: Any,
+    left: Any,
+    loop: Any,
+    out: Any,
+    begin: int,
+    end: int,
+) -> None:
     """``out[i] = left_i (sum of weight * x[j] over row i + loop_i x[i])``."""
     edge = pointer[begin]
     for row in range(np.uint64(begin), np.uint64(end)):

@@ -104,8 +104,12 @@ def combined(plans: Sequence[Plan], halves: Sequence[Plan], facts: Mapping[str, 
         for row, mean in zip(first.rows, means, strict=True)
     ]
     nodes = int(first.graph["nodes"])
-    sampling = {"neighbourhoods": len(plans), "nodes": nodes, "standard_error": spread,
-                "change_from_half_size": change}  # fmt: skip
+    sampling = {
+        "neighbourhoods": len(plans),
+        "nodes": nodes,
+        "standard_error": spread,
+        "change_from_half_size": change,
+    }
     note = (
         f"measured on {len(plans)} sampled neighbourhoods of {nodes:,} nodes: standard error up to "
         f"{100 * spread:.1f} % of a variance, {100 * change:.1f} % from samples of half the size"

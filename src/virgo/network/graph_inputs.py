@@ -47,9 +47,13 @@ class GraphInputs(Inputs):
 
     @classmethod
     def of(
-        cls, graph: Any, model: nn.Module, mean_features: Any, features: Any,
+        cls,
+        graph: Any,
+        model: nn.Module,
+        mean_features: Any,
+        features: Any,
         forward: Forward | None = None,
-    ) -> GraphInputs:  # fmt: skip
+    ) -> GraphInputs:
         """The inputs for one model, whose first width the toy graph's features have."""
         if features is not None and mean_features is not None:
             raise OptionError("mean_features: expected it or features, got both. Pass one of them.")

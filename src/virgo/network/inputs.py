@@ -306,8 +306,9 @@ def run(model: nn.Module, data: Any, forward: Forward | None = None) -> Any:
 
 
 def _device(data: Any) -> torch.device:
-    return next((v.device for v in data.to_dict().values() if isinstance(v, Tensor)),
-                torch.device("cpu"))  # fmt: skip
+    return next(
+        (v.device for v in data.to_dict().values() if isinstance(v, Tensor)), torch.device("cpu")
+    )
 
 
 def _lookup(data: Any, name: str) -> Any:

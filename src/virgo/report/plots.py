@@ -87,9 +87,13 @@ def variance_over_depth(
     # a figure of two columns has room for about 95 letters, a line and its gap taking eight
     room = 48 * len(directions) // (max(map(len, labels)) + 8)
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=max(1, min(room, len(labels))),
-        fontsize=8, frameon=False,
-    )  # fmt: skip
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=max(1, min(room, len(labels))),
+        fontsize=8,
+        frameon=False,
+    )
     if title:
         figure.suptitle(title, fontsize=9)
     return figure
@@ -106,8 +110,9 @@ def panels(charts: Sequence[Mapping[str, Any]]) -> Figure:
             values = [series["values"][i] for i in places]
             spread = [series["spread"][i] or 0.0 for i in places] if series["spread"] else None
             lengths = [place + 1 + 0.06 * index for place in places]  # bars beside each other
-            axes.errorbar(lengths, values, yerr=spread, label=series["name"], capsize=2,
-                          **style(index))  # fmt: skip
+            axes.errorbar(
+                lengths, values, yerr=spread, label=series["name"], capsize=2, **style(index)
+            )
         axes.set_title(textwrap.fill(chart["title"], 46), fontsize=8)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("path length", fontsize=8)

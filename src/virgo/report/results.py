@@ -88,8 +88,14 @@ def accuracy_over_depth(table: Mapping[str, Any]) -> Figure:
         _tidy(axes)
     panels[0].set_ylabel("test accuracy, %", fontsize=8)
     shown = [init for init in methods if init in handles]
-    figure.legend([handles[init] for init in shown], shown, loc="outside lower center",
-                  ncols=min(3, len(groups)), fontsize=7, frameon=False)  # fmt: skip
+    figure.legend(
+        [handles[init] for init in shown],
+        shown,
+        loc="outside lower center",
+        ncols=min(3, len(groups)),
+        fontsize=7,
+        frameon=False,
+    )
     return figure
 
 
@@ -134,8 +140,14 @@ def validation_curves(table: Mapping[str, Any]) -> Figure:
     for axes in grid[::across]:
         axes.set_ylabel("best validation so far, %", fontsize=8)
     shown = [init for init in methods if init in handles]
-    figure.legend([handles[init] for init in shown], shown, loc="outside lower center",
-                  ncols=2 if across == 1 else len(shown), fontsize=7, frameon=False)  # fmt: skip
+    figure.legend(
+        [handles[init] for init in shown],
+        shown,
+        loc="outside lower center",
+        ncols=2 if across == 1 else len(shown),
+        fontsize=7,
+        frameon=False,
+    )
     return figure
 
 
@@ -161,9 +173,16 @@ def _dress(axes: Axes, found: Mapping[str, Any], title: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     if found["order_since"] < found["last"]:
         axes.axvline(found["order_since"], color="0.4", linewidth=0.9, linestyle=":", zorder=0)
-        axes.annotate("same order from here", (found["order_since"], 0.02), (2, 0), fontsize=6,
-                      xycoords=("data", "axes fraction"), textcoords="offset points",
-                      color="0.35", rotation=90)  # fmt: skip
+        axes.annotate(
+            "same order from here",
+            (found["order_since"], 0.02),
+            (2, 0),
+            fontsize=6,
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            color="0.35",
+            rotation=90,
+        )
     _tidy(axes)
 
 

@@ -251,8 +251,12 @@ def test_one_layer_end_to_end_against_pyg() -> None:
     virgo.plan(model, data, "xavier").apply_(model, seed=5)
     with torch.no_grad():
         a5 = model(x.double(), EDGES).softmax(1).numpy()
-    cells = [found.message_paths.row(), found.delta_and_weight_path.row(), found.delta.row(),
-             found.softmax.row(LOGITS)]  # fmt: skip
+    cells = [
+        found.message_paths.row(),
+        found.delta_and_weight_path.row(),
+        found.delta.row(),
+        found.softmax.row(LOGITS),
+    ]
     for row, values in zip(cells, (table, np.array(a3), delta, a5), strict=True):
         cell = row.cells[0]
         assert cell is not None

@@ -383,8 +383,13 @@ def test_ogb_does_not_look_for_a_newer_version() -> None:
         "ogb('nodeproppred')\n"
         "print(len(threading.enumerate()), 'outdated' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code],
-                          capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.stdout == "1 False\n", done.stderr
 
 

@@ -31,11 +31,22 @@ from virgo.experiments.data.likeness import like
 #: Small enough to be quick, large enough for degrees to fit: a graph as dense as ddi or proteins
 #: has no room for its degrees in a tenth of its nodes.
 SCALES = {
-    "cora": 1, "citeseer": 1, "pubmed": 0.5, "ogbn-arxiv": 0.05, "ogbn-proteins": 0.01,
-    "ogbn-products": 0.002, "ogbl-ddi": 0.3, "ogbl-collab": 0.02, "ogbl-citation2": 0.002,
-    "ogbl-ppa": 0.005, "imdb-b": 0.2, "imdb-m": 0.2, "collab": 0.02, "ogbg-molhiv": 0.01,
+    "cora": 1,
+    "citeseer": 1,
+    "pubmed": 0.5,
+    "ogbn-arxiv": 0.05,
+    "ogbn-proteins": 0.01,
+    "ogbn-products": 0.002,
+    "ogbl-ddi": 0.3,
+    "ogbl-collab": 0.02,
+    "ogbl-citation2": 0.002,
+    "ogbl-ppa": 0.005,
+    "imdb-b": 0.2,
+    "imdb-m": 0.2,
+    "collab": 0.02,
+    "ogbg-molhiv": 0.01,
     "ogbg-molpcba": 0.001,
-}  # fmt: skip
+}
 ATOM_DIMS, BOND_DIMS = [119, 5, 12, 12, 10, 6, 6, 2, 2], [5, 6, 2]
 made: dict[str, Dataset] = {}
 

@@ -119,9 +119,13 @@ def reference(
         nodes_per_hop.append(len(node) - end)
         edges_per_hop.append(len(ids) - edges)
     return {
-        "node": node, "row": row, "col": col, "edge": ids,
-        "num_sampled_nodes": nodes_per_hop, "num_sampled_edges": edges_per_hop,
-    }  # fmt: skip
+        "node": node,
+        "row": row,
+        "col": col,
+        "edge": ids,
+        "num_sampled_nodes": nodes_per_hop,
+        "num_sampled_edges": edges_per_hop,
+    }
 
 
 def as_lists(out: SamplerOutput) -> dict[str, Any]:
@@ -318,10 +322,11 @@ def test_trimming_changes_nothing_for_sampled_neighbours() -> None:
     batch = next(iter(NodeLoader(data, NeighborSampler(data, [4, 3, 2]), batch_size=16)))
     out = model(batch.x, batch.edge_index)[:16]
     trimmed = model(
-        batch.x, batch.edge_index,
+        batch.x,
+        batch.edge_index,
         num_sampled_nodes_per_hop=batch.num_sampled_nodes,
         num_sampled_edges_per_hop=batch.num_sampled_edges,
-    )  # fmt: skip
+    )
     assert trimmed.size(0) < batch.num_nodes
     torch.testing.assert_close(trimmed[:16], out, rtol=1e-11, atol=1e-11)
 

@@ -43,9 +43,13 @@ def atoms(seed: int = 0, graphs: int = 5) -> list[Data]:
         x = torch.randint(0, 2, (n, 9), generator=generator)
         bond = torch.stack([torch.randint(0, s, (n - 1,), generator=generator) for s in BONDS], 1)
         made.append(
-            Data(x=x, edge_index=edges, edge_attr=torch.cat([bond, bond]),
-                 y=torch.tensor([[number % 2]]))
-        )  # fmt: skip
+            Data(
+                x=x,
+                edge_index=edges,
+                edge_attr=torch.cat([bond, bond]),
+                y=torch.tensor([[number % 2]]),
+            )
+        )
     return made
 
 
@@ -122,8 +126,9 @@ def slow(model: Any, graph: Data) -> Tensor:
     h = graph.x
     if isinstance(model, molecules.MoleculeNetwork):
         tables = model.atom_encoder.atom_embedding_list
-        h = torch.stack([sum(t.weight[v] for t, v in zip(tables, row, strict=True))
-                         for row in graph.x.tolist()])  # fmt: skip
+        h = torch.stack(
+            [sum(t.weight[v] for t, v in zip(tables, row, strict=True)) for row in graph.x.tolist()]
+        )
     for layer, conv in enumerate(model.convs):
         h = norm(model.norms[layer], slow_conv(conv, h, graph))
         h = h.relu() if layer < len(model.convs) - 1 else h

@@ -99,8 +99,15 @@ def test_configurations_are_complete_distinct_and_architecture_outermost(table: 
         changes = sum(a != b for a, b in itertools.pairwise(shapes))
         assert changes == len(set(shapes)) - 1  # no architecture comes back
         for config in cell.configurations:
-            assert {"num_layers", "hidden_channels", "lr", "weight_decay", "dropout", "epochs",
-                    "patience"} <= set(config)  # fmt: skip
+            assert {
+                "num_layers",
+                "hidden_channels",
+                "lr",
+                "weight_decay",
+                "dropout",
+                "epochs",
+                "patience",
+            } <= set(config)
 
 
 def test_products_samples_as_many_hops_as_layers() -> None:
@@ -125,8 +132,11 @@ def test_a_limit_is_spread_nested_and_the_same_for_every_method() -> None:
     assert few[0] == few[1]
     assert len(few[0]) == 20
     assert set(few[0]) < set(many[0])
-    assert {c[k] for c in grids.cells("table1", ["cora"], inits=["xavier"], limit=20)[0]
-            .configurations for k in ("num_layers",)} == {2, 3, 4}  # fmt: skip
+    assert {
+        c[k]
+        for c in grids.cells("table1", ["cora"], inits=["xavier"], limit=20)[0].configurations
+        for k in ("num_layers",)
+    } == {2, 3, 4}
     whole = [canonical(c) for c in grids.grid("table1", "cora", "gcn").configurations()]
     assert few[0] == [text for text in whole if text in few[0]]  # in the grid's order
     assert pick(1000)[0] == whole
@@ -143,9 +153,10 @@ def test_where_keeps_the_configurations_with_these_values() -> None:
     cell = grids.cells("table2", ["ogbl-ddi"], ["ngnn-gcn"], ["xavier"], where=where)[0]
     whole = grids.grid("table2", "ogbl-ddi", "ngnn-gcn").configurations()
     assert list(cell.configurations) == [
-        c for c in whole
+        c
+        for c in whole
         if c["batch_size"] == 32768 and c["lr"] == 0.005 and c["ngnn_type"] == "all"
-    ]  # fmt: skip
+    ]
     assert len(cell.configurations) == 6 * 3  # dropouts and epochs
     sampled = grids.cells("table1", ["ogbn-products"], where={"num_neighbors": "15,10,5"})
     assert all(c["num_layers"] == 3 for cell in sampled for c in cell.configurations)

@@ -24,8 +24,9 @@ pytest.importorskip("psycopg", reason="psycopg is not installed")
 
 def _binaries() -> Path:
     """The newest of Debian's, or what is on the path."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"),
-                   key=lambda path: float(path.parts[-3]))  # fmt: skip
+    found = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3])
+    )
     on_path = shutil.which("initdb")
     if not found and on_path is None:
         pytest.skip("no PostgreSQL server is installed (Debian: postgresql)")
@@ -55,25 +56,49 @@ def server() -> Iterator[str]:
             shutil.chown(folder, user)
         options = {"cwd": folder, "capture_output": True, "text": True, "user": user}
         made = subprocess.run(
-            [binaries / "initdb", "-D", folder / "data", "-U", "virgo", "-A", "trust", "-E", "UTF8",
-             "--locale", "C", "--no-sync"], **options,
-        )  # fmt: skip
+            [
+                binaries / "initdb",
+                "-D",
+                folder / "data",
+                "-U",
+                "virgo",
+                "-A",
+                "trust",
+                "-E",
+                "UTF8",
+                "--locale",
+                "C",
+                "--no-sync",
+            ],
+            **options,
+        )
         assert made.returncode == 0, made.stderr
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         started = subprocess.run(
-            [binaries / "pg_ctl", "-D", folder / "data", "-w", "-l", folder / "log", "-o",
-             f"-h 127.0.0.1 -p {port} -k {folder} -F -c timezone=America/New_York", "start"],
-            **options | {"capture_output": False, "stdout": subprocess.DEVNULL,
-                         "stderr": subprocess.DEVNULL},
-        )  # fmt: skip
+            [
+                binaries / "pg_ctl",
+                "-D",
+                folder / "data",
+                "-w",
+                "-l",
+                folder / "log",
+                "-o",
+                f"-h 127.0.0.1 -p {port} -k {folder} -F -c timezone=America/New_York",
+                "start",
+            ],
+            **options
+            | {"capture_output": False, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL},
+        )
         try:
             assert started.returncode == 0, (folder / "log").read_text()
             yield f"postgresql://virgo@127.0.0.1:{port}"
         finally:
-            subprocess.run([binaries / "pg_ctl", "-D", folder / "data", "-w", "-m", "immediate",
-                            "stop"], **options)  # fmt: skip
+            subprocess.run(
+                [binaries / "pg_ctl", "-D", folder / "data", "-w", "-m", "immediate", "stop"],
+                **options,
+            )
 
 
 @pytest.fixture

@@ -81,8 +81,15 @@ def claim_of(board: Board) -> Claim:
 
 def result(seed: int, valid: float | None = 0.5) -> dict[str, Any]:
     status = "diverged" if valid is None else "ok"
-    return {"seed": seed, "valid": valid, "test": valid, "epoch": 1, "epochs": 2, "seconds": 0.1,
-            "status": status}  # fmt: skip
+    return {
+        "seed": seed,
+        "valid": valid,
+        "test": valid,
+        "epoch": 1,
+        "epochs": 2,
+        "seconds": 0.1,
+        "status": status,
+    }
 
 
 def states(board: Board, storage: Storage) -> list[str]:
@@ -101,8 +108,18 @@ def of_a_dead_process() -> dict[str, Any]:
 
 def test_curves_are_kept_if_asked_for(database: str, tmp_path: Path) -> None:
     loader = "virgo.data:load"
-    run(small(database, dataset=REAL, limit=1, seeds=1, runner="virgo.experiments.tasks:run", loader=loader,
-              curves=True), 0)  # fmt: skip
+    run(
+        small(
+            database,
+            dataset=REAL,
+            limit=1,
+            seeds=1,
+            runner="virgo.experiments.tasks:run",
+            loader=loader,
+            curves=True,
+        ),
+        0,
+    )
     (seed,) = records(database)[0].seeds
     epochs, values = zip(*seed["curve"], strict=True)
     assert epochs == tuple(range(1, seed["epochs"] + 1))
@@ -630,9 +647,29 @@ def test_workers_that_are_killed_are_replaced(database: str, monkeypatch: Any, l
 
 
 def command(database: str, out: Path, *more: str) -> list[str]:
-    return ["sweep", "table1", "--dataset", "like:cora@0.1", "--init", "xavier", "--limit", "2",
-            "--seeds", "2", "--jobs", "0", "--storage", database, "--out", str(out),
-            "--runner", STUB["runner"], "--loader", STUB["loader"], *more]  # fmt: skip
+    return [
+        "sweep",
+        "table1",
+        "--dataset",
+        "like:cora@0.1",
+        "--init",
+        "xavier",
+        "--limit",
+        "2",
+        "--seeds",
+        "2",
+        "--jobs",
+        "0",
+        "--storage",
+        database,
+        "--out",
+        str(out),
+        "--runner",
+        STUB["runner"],
+        "--loader",
+        STUB["loader"],
+        *more,
+    ]
 
 
 def test_the_command_runs_and_says_what_is_generated(
@@ -739,10 +776,17 @@ def test_the_dashboard_opens_on_the_same_storage(database: str) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     server = subprocess.Popen(
-        [str(program if program.exists() else "optuna-dashboard"), url_of(database), "--host",
-         "127.0.0.1", "--port", str(port)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            str(program if program.exists() else "optuna-dashboard"),
+            url_of(database),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         found = _fetch(f"http://127.0.0.1:{port}/api/studies", server)
         (study,) = found["study_summaries"]
@@ -776,5 +820,6 @@ def test_a_trials_attributes_are_what_the_board_reads(database: str, storage: St
     assert study.study_name == "table1/cora/gcn/xavier"
     assert set(trial.user_attrs) == {"config", "seeds", "seed:0", "seed:1", "worker", "run"}
     assert trial.user_attrs[TARGET] == 2
-    assert trial.value == pytest.approx(sum(trial.user_attrs[f"seed:{s}"]["valid"] for s in (0, 1))
-                                        / 2)  # fmt: skip
+    assert trial.value == pytest.approx(
+        sum(trial.user_attrs[f"seed:{s}"]["valid"] for s in (0, 1)) / 2
+    )

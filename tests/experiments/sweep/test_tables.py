@@ -35,8 +35,15 @@ CLASSIC = ("lecun", "xavier", "kaiming-forward", "kaiming-backward")
 
 
 def result(seed: int, valid: float | None, test: float | None, status: str = "ok") -> Any:
-    return {"seed": seed, "valid": valid, "test": test, "epoch": 9, "epochs": 29, "seconds": 0.5,
-            "status": status}  # fmt: skip
+    return {
+        "seed": seed,
+        "valid": valid,
+        "test": test,
+        "epoch": 9,
+        "epochs": 29,
+        "seconds": 0.5,
+        "status": status,
+    }
 
 
 def record(
@@ -85,8 +92,9 @@ def grid_records(
                 round(level + random.Random(s).gauss(0, 0.01) + draw.gauss(0, 0.002), 4)
                 for s in range(seeds)
             ]
-            found.append(record(config, values, init=cell.init, dataset=dataset, table=table,
-                                model=model))  # fmt: skip
+            found.append(
+                record(config, values, init=cell.init, dataset=dataset, table=table, model=model)
+            )
     return found
 
 
@@ -167,13 +175,15 @@ def test_the_papers_colours_are_our_ranks(table: str, tex: str) -> None:
     given = []
     for (dataset, model, init), (mean, _) in printed(table).items():
         values = [mean / 100] * 2
-        given.append(record({"lr": 1}, values, dataset=dataset, model=model, init=init,
-                            table=table))  # fmt: skip
+        given.append(
+            record({"lr": 1}, values, dataset=dataset, model=model, init=init, table=table)
+        )
     found = build(table, given, lambda *_: None)
     names = RAW["names"]
     for kind, method, dataset, mean, _, place in from_tex(tex, table):
-        cell = found.cell(names["datasets"][table][dataset], names["methods"][method],
-                          names["models"][kind])  # fmt: skip
+        cell = found.cell(
+            names["datasets"][table][dataset], names["methods"][method], names["models"][kind]
+        )
         assert cell.difference == pytest.approx(0, abs=1e-9)
         tied = sum(c.mean == pytest.approx(cell.mean) for c in found.places[cell.place]) > 1
         assert (cell.rank if cell.rank in (1, 2) else None) == (1 if tied else place), (cell, mean)
@@ -316,8 +326,14 @@ def test_reduced_epochs_and_other_configurations_are_partial() -> None:
 
 def test_records_of_one_configuration_are_put_together() -> None:
     first = record(CONFIGS[0], [0.5, 0.6])
-    more = Record("table1", "cora", "gcn", "xavier", {"dropout": 0, "lr": 0.001},
-                  (result(1, 0.6, 0.6), result(2, 0.7, 0.7), result(3, 0.8, 0.8)))  # fmt: skip
+    more = Record(
+        "table1",
+        "cora",
+        "gcn",
+        "xavier",
+        {"dropout": 0, "lr": 0.001},
+        (result(1, 0.6, 0.6), result(2, 0.7, 0.7), result(3, 0.8, 0.8)),
+    )
     found = chosen(first, more)
     assert list(found.tests) == [0, 1, 2, 3]
     assert found.searched == 1
@@ -378,8 +394,10 @@ def test_complete_and_partial_cells_are_never_ranked_together() -> None:
     assert found.cell("cora", "xavier").rank == 1
     assert found.verdict("cora").virgo == "virgo-forward"
     assert any("virgo-backward is not ranked: partial (12 of 144" in r for r in found.remarks)
-    assert any("claim cannot be judged; kaiming-forward, kaiming-backward, virgo-backward: not run"
-               in r for r in found.remarks)  # fmt: skip
+    assert any(
+        "claim cannot be judged; kaiming-forward, kaiming-backward, virgo-backward: not run" in r
+        for r in found.remarks
+    )
 
 
 def test_other_configurations_or_seeds_are_not_comparable() -> None:
@@ -405,13 +423,19 @@ def test_both_champions_are_chosen_by_validation() -> None:
 
     def method(init: str, valid: float, test: float) -> Record:
         draw = random.Random(init)
-        return record(config, [valid + n for n in noise],
-                      [test + n + draw.gauss(0, 1e-3) for n in noise], init=init)  # fmt: skip
+        return record(
+            config,
+            [valid + n for n in noise],
+            [test + n + draw.gauss(0, 1e-3) for n in noise],
+            init=init,
+        )
 
     given = [
-        method("xavier", 0.80, 0.70), method("lecun", 0.70, 0.90),
-        method("virgo-forward", 0.80, 0.75), method("virgo-backward", 0.70, 0.95),
-    ]  # fmt: skip
+        method("xavier", 0.80, 0.70),
+        method("lecun", 0.70, 0.90),
+        method("virgo-forward", 0.80, 0.75),
+        method("virgo-backward", 0.70, 0.95),
+    ]
     found = build("table1", given)
     verdict = found.verdict("cora")
     assert (verdict.virgo, verdict.classic) == ("virgo-forward", "xavier")
@@ -543,8 +567,17 @@ def differing(dataset: str, gaps: Sequence[float], model: str = "gcn") -> list[R
         base = [0.7 + 0.01 * (i % 3) for i in range(len(gaps))]
         ours = [value + gap / 100 for value, gap in zip(base, gaps, strict=True)]
         for init, tests in (("xavier", base), ("virgo-forward", ours)):
-            found.append(record(config, [0.7] * len(gaps), tests, init=init, dataset=dataset,
-                                model=model, table="table3"))  # fmt: skip
+            found.append(
+                record(
+                    config,
+                    [0.7] * len(gaps),
+                    tests,
+                    init=init,
+                    dataset=dataset,
+                    model=model,
+                    table="table3",
+                )
+            )
     return found
 
 
@@ -567,8 +600,11 @@ def test_folds_are_held_to_the_corrected_test() -> None:
     reach = [v.high - v.difference for v in (folds.paired, seeds.paired)]
     assert reach[0] == pytest.approx(1.5 * reach[1])  # sqrt((1/10 + 1/8) / (1/10))
     # the picture's intervals are the same test's
-    over = {c["dataset"]: c["over_xavier"] for c in found.to_dict()["cells"]
-            if c["init"] == "virgo-forward" and c["model"] == "gcn"}  # fmt: skip
+    over = {
+        c["dataset"]: c["over_xavier"]
+        for c in found.to_dict()["cells"]
+        if c["init"] == "virgo-forward" and c["model"] == "gcn"
+    }
     for name, verdict in (("imdb-b", folds), ("ogbg-molhiv", seeds)):
         assert over[name]["high"] == pytest.approx(verdict.paired.high if verdict.paired else None)
 
@@ -612,10 +648,14 @@ def with_curves(given: Sequence[Record], last: int = 4) -> list[Record]:
     for one in given:
         start = 0.2 if one.init == "xavier" else 0.0
         seeds = tuple(
-            {**seed, "curve": [[e, start + (seed["valid"] - start) * e / last]
-                               for e in range(1, last + 1)]}
+            {
+                **seed,
+                "curve": [
+                    [e, start + (seed["valid"] - start) * e / last] for e in range(1, last + 1)
+                ],
+            }
             for seed in one.seeds
-        )  # fmt: skip
+        )
         found.append(replace(one, seeds=seeds))
     return found
 
@@ -625,12 +665,17 @@ def cut_short(epochs: int = 4, **means: float) -> list[Record]:
     config = {**grids.grid("table2", "ogbl-ddi", "gcn").configurations()[0], "epochs": epochs}
     return with_curves(
         [
-            record(config, [value, value + 0.01], init=init.replace("_", "-"), dataset="ogbl-ddi",
-                   table="table2")
+            record(
+                config,
+                [value, value + 0.01],
+                init=init.replace("_", "-"),
+                dataset="ogbl-ddi",
+                table="table2",
+            )
             for init, value in means.items()
         ],
         epochs,
-    )  # fmt: skip
+    )
 
 
 def settling_lines(given: Sequence[Record]) -> list[str]:
@@ -665,8 +710,10 @@ def test_only_runs_with_curves_that_were_cut_short_are_spoken_of() -> None:
 
 def test_the_slowest_of_several_configurations_counts() -> None:
     given = cut_short(xavier=0.3, virgo_forward=0.5)
-    other = [replace(r, config={**r.config, "lr": 0.005}) for r in
-             cut_short(xavier=0.39, virgo_forward=0.4)]  # fmt: skip
+    other = [
+        replace(r, config={**r.config, "lr": 0.005})
+        for r in cut_short(xavier=0.39, virgo_forward=0.4)
+    ]
     (line,) = settling_lines([*given, *other])
     assert line.startswith("ogbl-ddi, gcn (the last to settle of 2 configurations): the order of 2")
     assert "still changed" in line
@@ -891,8 +938,13 @@ def test_the_command_prints_the_table(
     text = capsys.readouterr().out
     assert "paper 81.50 ± 0.20" in text
     assert "partial (3 of 10 seeds)" in text
-    for form, sign in [("markdown", "| xavier |"), ("latex", r"\toprule"), ("csv", "dataset,"),
-                       ("html", "<!doctype"), ("json", '"cells"')]:  # fmt: skip
+    for form, sign in [
+        ("markdown", "| xavier |"),
+        ("latex", r"\toprule"),
+        ("csv", "dataset,"),
+        ("html", "<!doctype"),
+        ("json", '"cells"'),
+    ]:
         assert run("table1", "--format", form) == 0
         assert sign in capsys.readouterr().out
 
@@ -912,14 +964,17 @@ def test_the_command_writes_files(run: Callable[..., int], tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["table2"], r"table2: expected records of its trials in results.table2.jsonl, got none\. "
-         r"Make them with: virgo sweep table2"),
+        (
+            ["table2"],
+            r"table2: expected records of its trials in results.table2.jsonl, got none\. "
+            r"Make them with: virgo sweep table2",
+        ),
         (["depth", "--records", "results/table1.jsonl"], "depth: expected records of its trials"),
         (["table1", "--out", "a.doc"], r"--out: expected a path ending in \.txt"),
         (["table1", "--png", "a.html"], r"--png: expected a path ending in \.png"),
         (["table1", "--curves-png", "a"], r"--curves-png: expected a path ending in \.png"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_at_the_command_line(
     words: list[str], message: str, run: Callable[..., int]
 ) -> None:

@@ -110,10 +110,16 @@ def test_two_calls_agree_without_the_cache(empty_cache: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"text", None, np.zeros(79, dtype=np.int32), np.full(80, 4, dtype=np.int32),
-     np.zeros(80)],
+    [
+        b"",
+        b"text",
+        None,
+        np.zeros(79, dtype=np.int32),
+        np.full(80, 4, dtype=np.int32),
+        np.zeros(80),
+    ],
     ids=["empty", "text", "cut", "short", "range", "kind"],
-)  # fmt: skip
+)
 def test_a_damaged_copy_is_made_again(empty_cache: Path, content: object) -> None:
     first = partition(blobs(), 80, 4)
     (kept,) = empty_cache.iterdir()

@@ -35,8 +35,11 @@ def links() -> LinkTask:
     pairs = pairs[torch.randperm(len(pairs), generator=generator)]
     train, valid, test, wrong = pairs[:300], pairs[300:330], pairs[330:360], pairs[360:400]
     data = Data(edge_index=torch.cat([train, train.flip(1)]).t().contiguous(), num_nodes=60)
-    split = {"train": {"edge": train}, "valid": {"edge": valid, "edge_neg": wrong},
-             "test": {"edge": test, "edge_neg": wrong}}  # fmt: skip
+    split = {
+        "train": {"edge": train},
+        "valid": {"edge": valid, "edge_neg": wrong},
+        "test": {"edge": test, "edge_neg": wrong},
+    }
     return LinkTask(Dataset("like:ogbl-ddi@0.01", "link", data, split, "hits@20", 0))
 
 
@@ -57,9 +60,14 @@ def settings(layers: int = 3, width: int = 16) -> Settings:
 
 def compared(subject: Subject, methods: list[str], seeds: int = 1) -> virgo.Comparison:
     return virgo.compare(
-        lambda: subject.model, subject.data, methods, seeds=seeds, loss=subject.loss,
-        forward=subject.forward, planner=subject.plan,
-    )  # fmt: skip
+        lambda: subject.model,
+        subject.data,
+        methods,
+        seeds=seeds,
+        loss=subject.loss,
+        forward=subject.forward,
+        planner=subject.plan,
+    )
 
 
 def variance(h: Tensor) -> float:
@@ -69,8 +77,9 @@ def variance(h: Tensor) -> float:
 def layer_by_layer(convs: Any, run: Any) -> tuple[list[float], list[float]]:
     """The slow reference: keep every layer's input and the last output, then look at them."""
     kept: list[Tensor] = []
-    handles = [conv.register_forward_pre_hook(lambda _, args: kept.append(args[0]))
-               for conv in convs]  # fmt: skip
+    handles = [
+        conv.register_forward_pre_hook(lambda _, args: kept.append(args[0])) for conv in convs
+    ]
     handles += [convs[-1].register_forward_hook(lambda _, args, out: kept.append(out))]
     loss = run()
     for handle in handles:
@@ -222,8 +231,9 @@ def test_a_given_loss_is_also_the_plans() -> None:
 
     ranges = {}
     for planner in (None, other):
-        study = virgo.compare(lambda: model, data, ["virgo-backward+measured"], seeds=1, loss=loss,
-                              planner=planner)  # fmt: skip
+        study = virgo.compare(
+            lambda: model, data, ["virgo-backward+measured"], seeds=1, loss=loss, planner=planner
+        )
         ranges[planner is None] = study.at(3, "backward")["virgo-backward+measured"].stability
     assert ranges[True] < 1.05
     assert ranges[False] > 1.2
@@ -267,8 +277,24 @@ def test_bad_arguments_of_a_subject(graphs: GraphTask, links: LinkTask) -> None:
 
 def test_compare_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = tmp_path / "c.json"
-    argv = ["compare", "--dataset", LINKS, "--model", "ngnn-gcn", "--seeds", "1", "--layers", "2",
-            "3", "--width", "16", "--methods", *METHODS, "--json", str(found)]  # fmt: skip
+    argv = [
+        "compare",
+        "--dataset",
+        LINKS,
+        "--model",
+        "ngnn-gcn",
+        "--seeds",
+        "1",
+        "--layers",
+        "2",
+        "3",
+        "--width",
+        "16",
+        "--methods",
+        *METHODS,
+        "--json",
+        str(found),
+    ]
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
     assert f"ngnn-gcn on {LINKS}, mean of 1 draws" in out
@@ -291,8 +317,23 @@ def test_compare_graphs_at_the_papers_sizes(
     if name is MOLECULES and find_spec("ogb") is None:  # its import asks a server for its version
         pytest.skip("needs ogb")
     found = tmp_path / "c.json"
-    argv = ["compare", name, "--model", model, "--seeds", "1", "--graphs", "20", "--norms", "fresh",
-            "--methods", "xavier", "virgo-backward", "--json", str(found)]  # fmt: skip
+    argv = [
+        "compare",
+        name,
+        "--model",
+        model,
+        "--seeds",
+        "1",
+        "--graphs",
+        "20",
+        "--norms",
+        "fresh",
+        "--methods",
+        "xavier",
+        "virgo-backward",
+        "--json",
+        str(found),
+    ]
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
     assert "\n5 layers" in out
@@ -304,8 +345,20 @@ def test_compare_graphs_at_the_papers_sizes(
 
 
 def test_a_method_that_fails_is_listed_with_its_depth(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["compare", GRAPHS, "--seeds", "1", "--layers", "2", "3", "--width", "8", "--methods",
-            "xavier", "xavier+measured"]  # fmt: skip
+    argv = [
+        "compare",
+        GRAPHS,
+        "--seeds",
+        "1",
+        "--layers",
+        "2",
+        "3",
+        "--width",
+        "8",
+        "--methods",
+        "xavier",
+        "xavier+measured",
+    ]
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
     assert "failed: xavier+measured, 2 layers: estimate='measured'" in out
@@ -358,8 +411,19 @@ def test_bad_options(
 def test_real_datasets(
     name: str, data_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = ["compare", name, "--root", str(data_root), "--seeds", "1", "--width", "8", "--methods",
-            "lecun", "virgo-forward"]  # fmt: skip
+    argv = [
+        "compare",
+        name,
+        "--root",
+        str(data_root),
+        "--seeds",
+        "1",
+        "--width",
+        "8",
+        "--methods",
+        "lecun",
+        "virgo-forward",
+    ]
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
     counted = {"ogbl-ddi": "32,768 of 1,067,911 training edges", "imdb-b": "800 of 800 training"}

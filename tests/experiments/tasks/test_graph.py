@@ -24,8 +24,15 @@ from virgo.experiments.tasks.graph.labels import masked_loss, score
 from virgo.experiments.tasks.graph.merged import Merged, ranges
 from virgo.experiments.tasks.passes import operator_edges
 
-CONFIG = {"hidden_channels": 8, "num_layers": 3, "lr": 0.01, "dropout": 0.5, "epochs": 4,
-          "patience": None, "batch_size": 32}  # fmt: skip
+CONFIG = {
+    "hidden_channels": 8,
+    "num_layers": 3,
+    "lr": 0.01,
+    "dropout": 0.5,
+    "epochs": 4,
+    "patience": None,
+    "batch_size": 32,
+}
 BOTH = ("like:imdb-b@0.1", "like:ogbg-molhiv@0.003")
 
 
@@ -275,8 +282,9 @@ def by_hand(metric: str, output: Tensor, y: Tensor) -> float:
             won = sum((p > n) + 0.5 * (p == n) for p in positive for n in negative)
             scores.append(won / len(positive) / len(negative))
         else:
-            above = [(sum(a >= p for a in positive), sum(a >= p for a, _ in there))
-                     for p in positive]  # fmt: skip
+            above = [
+                (sum(a >= p for a in positive), sum(a >= p for a, _ in there)) for p in positive
+            ]
             scores.append(sum(k / n for k, n in above) / len(positive))
     return sum(scores) / len(scores)
 
@@ -491,11 +499,16 @@ def test_a_measured_estimate_is_that_of_the_graphs(task: GraphTask, name: str) -
     found = task.plan(model, "virgo-backward+measured", seed=7, number=2)
     graphs = [task.dataset.data[int(i)] for i in task.split_of(2)["train"]]
     expected = virgo.plan(
-        model, graphs, "virgo-backward", estimate="measured", seed=7, num_classes=False,
+        model,
+        graphs,
+        "virgo-backward",
+        estimate="measured",
+        seed=7,
+        num_classes=False,
         loss=lambda output, data: task.loss(
             output, data.y.view(-1, 1).float() if task.is_molecules else data.y
         ),
-    )  # fmt: skip
+    )
     assert found.graph == expected.graph
     # both stop within 2 %
     assert found.variances == pytest.approx(expected.variances, rel=0.05)
@@ -550,8 +563,9 @@ def test_training_graphs_without_an_edge_have_no_plan() -> None:
 
 
 def test_a_batch_without_labels_is_left_out() -> None:
-    graphs = [ring(4, [math.nan, math.nan] if n < 20 else [float(n % 2), math.nan])
-              for n in range(40)]  # fmt: skip
+    graphs = [
+        ring(4, [math.nan, math.nan] if n < 20 else [float(n % 2), math.nan]) for n in range(40)
+    ]
     dataset = made(graphs, "ap", 2, train=list(range(24)), valid=[24, 25], test=[26, 27])
     run = begin(GraphTask(dataset), "gcn", batch_size=2, epochs=2)
     assert all(math.isfinite(epoch.loss) for epoch in advance(run, 2))
@@ -570,22 +584,47 @@ def binary(labels: Sequence[float], **split: Any) -> Dataset:
         (made([ring(3, n % 2) for n in range(9)]), "expected at least 10 graphs, got 9"),
         (made([]), "expected graphs, got none"),
         (made([ring(3), ring(4, width=5)]), "expected 4 features a node as in the first graph"),
-        (made([ring(3), Data(edge_index=torch.zeros(2, 0).long(), y=torch.tensor([0]))]),
-         "expected features x .* in number 1"),
-        (made([ring(3), Data(x=torch.rand(2, 4), y=torch.tensor([0]))]),
-         r"expected edge_index and y in every graph, got none in number 1"),
-        (made([Data(x=torch.rand(2, 4), edge_index=torch.tensor([[0], [2]]), y=torch.tensor([0]))]),
-         "expected edges between the 2 nodes of graph 0"),
-        (binary([0, 1, 0, 0, 0, 1], train=[0, 1], valid=[2, 3], test=[4, 5]),
-         "positive and negative labels in valid, got none, so rocauc is not defined"),
-        (binary([math.nan, math.nan, 0, 1, 0, 1], train=[0, 1], valid=[2, 3], test=[4, 5]),
-         "expected labelled graphs in train"),
-        (made([ring(3, [0.0, 1.0])] * 6, "ap", 3, train=[0], valid=[1], test=[2]),
-         "expected 3 labels a graph, got 2"),
+        (
+            made([ring(3), Data(edge_index=torch.zeros(2, 0).long(), y=torch.tensor([0]))]),
+            "expected features x .* in number 1",
+        ),
+        (
+            made([ring(3), Data(x=torch.rand(2, 4), y=torch.tensor([0]))]),
+            r"expected edge_index and y in every graph, got none in number 1",
+        ),
+        (
+            made(
+                [Data(x=torch.rand(2, 4), edge_index=torch.tensor([[0], [2]]), y=torch.tensor([0]))]
+            ),
+            "expected edges between the 2 nodes of graph 0",
+        ),
+        (
+            binary([0, 1, 0, 0, 0, 1], train=[0, 1], valid=[2, 3], test=[4, 5]),
+            "positive and negative labels in valid, got none, so rocauc is not defined",
+        ),
+        (
+            binary([math.nan, math.nan, 0, 1, 0, 1], train=[0, 1], valid=[2, 3], test=[4, 5]),
+            "expected labelled graphs in train",
+        ),
+        (
+            made([ring(3, [0.0, 1.0])] * 6, "ap", 3, train=[0], valid=[1], test=[2]),
+            "expected 3 labels a graph, got 2",
+        ),
     ],
-    ids=["part", "class", "folds", "none", "width", "features", "edges", "range", "absent",
-         "missing", "tasks"],
-)  # fmt: skip
+    ids=[
+        "part",
+        "class",
+        "folds",
+        "none",
+        "width",
+        "features",
+        "edges",
+        "range",
+        "absent",
+        "missing",
+        "tasks",
+    ],
+)
 def test_datasets_that_cannot_be_trained_on_are_errors(dataset: Dataset, message: str) -> None:
     with pytest.raises(virgo.DataError, match=message):
         GraphTask(dataset)

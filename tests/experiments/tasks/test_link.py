@@ -30,8 +30,15 @@ from virgo.experiments.tasks.link.blocks import Blocked, Blocks, by_degree, cons
 from virgo.experiments.tasks.link.encoding import Encoding, weighted_edges
 from virgo.experiments.tasks.link.negatives import NonEdges, Pairs, Targets, negatives_for
 
-CONFIG = {"hidden_channels": 8, "num_layers": 2, "epochs": 6, "patience": None, "batch_size": 40,
-          "lr": 0.01, "dropout": 0.3}  # fmt: skip
+CONFIG = {
+    "hidden_channels": 8,
+    "num_layers": 2,
+    "epochs": 6,
+    "patience": None,
+    "batch_size": 40,
+    "lr": 0.01,
+    "dropout": 0.3,
+}
 
 
 def uneven(nodes: int, edges: int, seed: int = 0) -> Tensor:
@@ -192,8 +199,9 @@ def test_weights_enter_gcn_as_in_pyg() -> None:
     target, source, value = weighted_edges("gcn", edges, 4, weight)
     found = torch.zeros(4, 4).index_put_((target, source), value, accumulate=True)
     torch.testing.assert_close(found, dense)
-    assert torch.equal(weighted_edges("mean", edges, 4, weight)[2],
-                       weighted_edges("mean", edges, 4)[2])  # fmt: skip
+    assert torch.equal(
+        weighted_edges("mean", edges, 4, weight)[2], weighted_edges("mean", edges, 4)[2]
+    )
 
 
 @pytest.mark.parametrize("model_name", LINK_MODELS)
@@ -237,8 +245,9 @@ def test_encoding_draws_dropout_from_its_generator() -> None:
     model = model_for(task)
     encoding = task.encoding(model)
     learned = model.embedding.weight  # type: ignore[union-attr]
-    one, other, third = (encoding(model.encoder, learned, np.random.default_rng(s))
-                         for s in (0, 0, 1))  # fmt: skip
+    one, other, third = (
+        encoding(model.encoder, learned, np.random.default_rng(s)) for s in (0, 0, 1)
+    )
     assert torch.equal(one, other)
     assert not torch.equal(one, third)
 
@@ -384,8 +393,10 @@ def lookup(table: Tensor) -> ranking.Score:
 def test_hits_are_those_by_hand(name: str, k: int, levels: int) -> None:
     generator = torch.Generator().manual_seed(0)
     table = torch.randint(levels, (30, 30), generator=generator).float()
-    part = {"edge": torch.randint(30, (57, 2), generator=generator),
-            "edge_neg": torch.randint(30, (233, 2), generator=generator)}  # fmt: skip
+    part = {
+        "edge": torch.randint(30, (57, 2), generator=generator),
+        "edge_neg": torch.randint(30, (233, 2), generator=generator),
+    }
     scores = {key: table[ends[:, 0], ends[:, 1]].tolist() for key, ends in part.items()}
     expected = slow_hits(scores["edge"], scores["edge_neg"], k)
     for piece in (1, 10, 64, 1000):
@@ -546,9 +557,13 @@ def test_an_epoch_of_samples_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(
     ("name", "given", "expected"),
-    [("ogbl-ddi", None, 1.0), ("ogbl-collab", None, 1.0), ("ogbl-citation2", None, None),
-     ("ogbl-ddi", 0.01, 0.01)],
-)  # fmt: skip
+    [
+        ("ogbl-ddi", None, 1.0),
+        ("ogbl-collab", None, 1.0),
+        ("ogbl-citation2", None, None),
+        ("ogbl-ddi", 0.01, 0.01),
+    ],
+)
 def test_gradients_are_clipped_part_by_part(
     name: str, given: float | None, expected: float | None
 ) -> None:
@@ -588,11 +603,13 @@ def test_a_loss_that_is_not_finite_ends_the_run() -> None:
         ("ogbl-ddi", {"gcn": {}, "ngnn-sage": {}}),
         ("ogbl-collab", {"gcn": {}, "ngnn-sage": {"ngnn_type": "hidden", "num_layers": 3}}),
         ("ogbl-ppa", {"ngnn-gcn": {}, "sage": {}}),
-        ("ogbl-citation2", {"ngnn-gcn": {"num_parts": 4, "batch_size": 2},
-                            "sage": {"num_neighbors": [3, 2]}}),
+        (
+            "ogbl-citation2",
+            {"ngnn-gcn": {"num_parts": 4, "batch_size": 2}, "sage": {"num_neighbors": [3, 2]}},
+        ),
     ],
     ids=["ddi", "collab", "ppa", "citation2"],
-)  # fmt: skip
+)
 def test_datasets_in_ogbs_layout_train(
     name: str, models: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:

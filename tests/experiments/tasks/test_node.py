@@ -143,9 +143,13 @@ def test_the_loop_is_a_plain_pyg_loop(dataset: Dataset) -> None:
     ],
 )
 def test_patience_and_best_epoch(
-    dataset: Dataset, monkeypatch: pytest.MonkeyPatch,
-    scores: list[float], patience: int | None, stops: int, best: int,
-) -> None:  # fmt: skip
+    dataset: Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+    scores: list[float],
+    patience: int | None,
+    stops: int,
+    best: int,
+) -> None:
     run = training(dataset, patience=patience, epochs=6 if len(scores) == 6 else 8)
     monkeypatch.setattr(run.batches, "evaluate", lambda model, part: scores[run.epoch - 1])
     weights = {}
@@ -246,9 +250,12 @@ def test_all_neighbours_in_one_batch_are_the_whole_graph(dataset: Dataset) -> No
     change = {"num_layers": 2, "dropout": 0.0, "epochs": 5}
     whole = Training(NodeTask(dataset), "sage", "xavier", Settings.of(SMALL | change), 0)
     sampled = Training(
-        NodeTask(dataset), "sage", "xavier",
-        Settings.of(SMALL | change | {"num_neighbors": (-1, -1), "batch_size": 10_000}), 0,
-    )  # fmt: skip
+        NodeTask(dataset),
+        "sage",
+        "xavier",
+        Settings.of(SMALL | change | {"num_neighbors": (-1, -1), "batch_size": 10_000}),
+        0,
+    )
     for _ in range(5):
         one, other = whole.advance(), sampled.advance()
         assert other.loss == pytest.approx(one.loss, rel=1e-4)
@@ -364,8 +371,15 @@ def test_a_failed_outcome_has_no_scores() -> None:
 
 def test_cora_is_what_everybody_gets(data_root: Any) -> None:
     dataset = virgo.data.load("cora", data_root)
-    config = {"hidden_channels": 64, "num_layers": 2, "lr": 0.01, "dropout": 0.5, "patience": 100,
-              "weight_decay": 5e-4, "epochs": 200}  # fmt: skip
+    config = {
+        "hidden_channels": 64,
+        "num_layers": 2,
+        "lr": 0.01,
+        "dropout": 0.5,
+        "patience": 100,
+        "weight_decay": 5e-4,
+        "epochs": 200,
+    }
     found = [run(dataset, "gcn", "xavier", config, seed).test for seed in range(3)]
     # Kipf and Welling's 81.5; single runs spread by about half a point
     assert np.mean(found) == pytest.approx(0.815, abs=0.015)

@@ -108,14 +108,25 @@ def test_every_option(weighted: bool, options: dict[str, Any], loops: str, tmp_p
 
 @settings(max_examples=40, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), num_nodes=st.sampled_from([1, 2, 9, 1023, 1025, 40_000, 10**6]),
-    num_edges=st.integers(1, 1500), hub=st.sampled_from([0.0, 0.5, 1.0]), weighted=st.booleans(),
-    symmetric=st.booleans(), deduplicate=st.booleans(), drop=st.booleans(),
-)  # fmt: skip
+    seed=st.integers(0, 10**6),
+    num_nodes=st.sampled_from([1, 2, 9, 1023, 1025, 40_000, 10**6]),
+    num_edges=st.integers(1, 1500),
+    hub=st.sampled_from([0.0, 0.5, 1.0]),
+    weighted=st.booleans(),
+    symmetric=st.booleans(),
+    deduplicate=st.booleans(),
+    drop=st.booleans(),
+)
 def test_random_graphs(
-    seed: int, num_nodes: int, num_edges: int, hub: float, weighted: bool, symmetric: bool,
-    deduplicate: bool, drop: bool,
-) -> None:  # fmt: skip
+    seed: int,
+    num_nodes: int,
+    num_edges: int,
+    hub: float,
+    weighted: bool,
+    symmetric: bool,
+    deduplicate: bool,
+    drop: bool,
+) -> None:
     edges = random_edges(seed, num_nodes, num_edges, weighted=weighted, hub=hub)
     if drop and (edges.sources == edges.targets).all():
         return
@@ -228,8 +239,10 @@ def test_strings(kind: str, tmp_path: Path) -> None:
     texts = sorted(drawn | {"x", "é", "z"}, key=lambda text: text.encode())
     edges = random_edges(7, len(texts), 2500, weighted=True)
     edges.sources[: len(texts)] = np.arange(len(texts))
-    pairs = [(texts[s], texts[t], w) for s, t, w in
-             zip(edges.sources, edges.targets, edges.weights.tolist(), strict=True)]  # fmt: skip
+    pairs = [
+        (texts[s], texts[t], w)
+        for s, t, w in zip(edges.sources, edges.targets, edges.weights.tolist(), strict=True)
+    ]
     if kind in ("parquet", "dictionary"):
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -253,14 +266,28 @@ def test_strings(kind: str, tmp_path: Path) -> None:
 
 def test_columns_by_name_and_number(tmp_path: Path) -> None:
     edges = random_edges(8, 50, 400, weighted=True)
-    lines = [f"{w!r};x;{t};{s}" for s, t, w in
-             zip(edges.sources, edges.targets, edges.weights.tolist(), strict=True)]  # fmt: skip
+    lines = [
+        f"{w!r};x;{t};{s}"
+        for s, t, w in zip(edges.sources, edges.targets, edges.weights.tolist(), strict=True)
+    ]
     (tmp_path / "a.csv").write_text("w;what;to where;from\n" + "\n".join(lines))
     (tmp_path / "b.csv").write_text("\n".join(lines))
-    one = build(tmp_path / "a.csv", tmp_path / "a", source_column="from", target_column="to where",
-                weight_column="w", num_nodes=50)  # fmt: skip
-    two = build(tmp_path / "b.csv", tmp_path / "b", source_column="3", target_column="2",
-                weight_column="0", num_nodes=50)  # fmt: skip
+    one = build(
+        tmp_path / "a.csv",
+        tmp_path / "a",
+        source_column="from",
+        target_column="to where",
+        weight_column="w",
+        num_nodes=50,
+    )
+    two = build(
+        tmp_path / "b.csv",
+        tmp_path / "b",
+        source_column="3",
+        target_column="2",
+        weight_column="0",
+        num_nodes=50,
+    )
     assert sums(one) == sums(two)
     assert_equal(tmp_path / "a", reference(edges, 50))
     with pytest.raises(OptionError, match=r"expected one of the columns w, what, .* got 'weight'"):
@@ -284,7 +311,7 @@ def test_columns_by_name_and_number(tmp_path: Path) -> None:
         ("1 2", {}, 1),
         ("1,2\nx,4\n", {"id_type": "string"}, 2),
     ],
-)  # fmt: skip
+)
 def test_headers(text: str, options: dict[str, str], expected: int, tmp_path: Path) -> None:
     (tmp_path / "edges.csv").write_text(text)
     assert build(tmp_path / "edges.csv", tmp_path / "graph", **options).num_edges == expected
@@ -330,8 +357,17 @@ def test_ogb(name: str, num_nodes: int, data_root: Path, tmp_path: Path) -> None
 def killed(folder: Path, kind: str, edges: Edges, kills: int, **options: Any) -> dict[str, Any]:
     """Build with kills, and compare with a build in peace; returns what the script said."""
     source = kit.WRITERS[kind](edges, folder)
-    command = [sys.executable, "-W", "ignore", kit.__file__, source, folder / "graph", 1, kills,
-               json.dumps(options)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        kit.__file__,
+        source,
+        folder / "graph",
+        1,
+        kills,
+        json.dumps(options),
+    ]
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, timeout=600, check=False
     )
@@ -696,8 +732,13 @@ def test_a_file_size_limit(tmp_path: Path) -> None:
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "from virgo.graph.disk import build\nbuild(*sys.argv[1:])"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, source, tmp_path / "graph"],
-                          capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, source, tmp_path / "graph"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert "DataError" in done.stderr
     assert "File too large. Free some space" in done.stderr
     assert not (tmp_path / "graph").exists()
@@ -755,8 +796,10 @@ def test_describe(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("virgo.graph.disk.describing._BLOCK", 7)
     edges = random_edges(26, 50, 400, weighted=True)
     found = describe(graph)
-    degrees = {"in": np.bincount(edges.targets, minlength=60),
-               "out": np.bincount(edges.sources, minlength=60)}  # fmt: skip
+    degrees = {
+        "in": np.bincount(edges.targets, minlength=60),
+        "out": np.bincount(edges.sources, minlength=60),
+    }
     for order, one in (("in", found.in_degrees), ("out", found.out_degrees)):
         expected = degrees[order]
         assert one.least == expected.min()
@@ -780,8 +823,23 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     edges = random_edges(27, 50, 400, weighted=True)
     source = kit.WRITERS["csv"](edges, tmp_path)
     out = tmp_path / "graph"
-    assert run("build", source, out, "--symmetric", "--self-loops", "drop", "--weight-column", "w",
-               "--num-nodes", 55, "--memory", "1MB") == 0  # fmt: skip
+    assert (
+        run(
+            "build",
+            source,
+            out,
+            "--symmetric",
+            "--self-loops",
+            "drop",
+            "--weight-column",
+            "w",
+            "--num-nodes",
+            55,
+            "--memory",
+            "1MB",
+        )
+        == 0
+    )
     expected = reference(edges, 55, symmetric=True, self_loops="drop")
     assert_equal(out, expected)
     said = capsys.readouterr()
@@ -819,8 +877,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code, tmp_path / "edges.npy", tmp_path / "graph"],
-        capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
     # beside the buffers: indices of spills, threads' stacks and heaps
     assert int(done.stdout) < (64 + 48) * 1024
 

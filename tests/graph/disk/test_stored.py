@@ -237,8 +237,13 @@ def test_bad_mean_features(given: Any, message: str) -> None:
 def test_mean_features_from_anything(tmp_path: Path) -> None:
     np.save(tmp_path / "mean.npy", np.arange(5, dtype=np.float16))
     np.savez(tmp_path / "two.npz", a=np.ones(5))
-    for given in (tmp_path / "mean.npy", str(tmp_path / "mean.npy"), torch.arange(5.0), range(5),
-                  torch.arange(5)[:, None]):  # fmt: skip
+    for given in (
+        tmp_path / "mean.npy",
+        str(tmp_path / "mean.npy"),
+        torch.arange(5.0),
+        range(5),
+        torch.arange(5)[:, None],
+    ):
         np.testing.assert_array_equal(column(given, 5), np.arange(5.0))
     with pytest.raises(GraphError, match="expected one array in"):
         column(tmp_path / "two.npz", 5)
@@ -426,9 +431,23 @@ def test_plan_command(tmp_path: Path, operator: str, capsys: pytest.CaptureFixtu
     stored(tmp_path, index, 60, weight)
     np.save(tmp_path / "mean.npy", mean)
     path = tmp_path / "plan.json"
-    words = ["plan", "--graph", str(tmp_path / "graph"), "--mean-features",
-             str(tmp_path / "mean.npy"), "--widths", "8", "16", "4", "--method", "virgo-forward",
-             "--operator", operator, "--json", str(path)]  # fmt: skip
+    words = [
+        "plan",
+        "--graph",
+        str(tmp_path / "graph"),
+        "--mean-features",
+        str(tmp_path / "mean.npy"),
+        "--widths",
+        "8",
+        "16",
+        "4",
+        "--method",
+        "virgo-forward",
+        "--operator",
+        operator,
+        "--json",
+        str(path),
+    ]
     assert main([*words, "--in-memory"]) == 0
     kept = Plan.from_json(path.read_text())
     assert capsys.readouterr().out
@@ -437,8 +456,9 @@ def test_plan_command(tmp_path: Path, operator: str, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert "virgo-forward (theorem, analytic, uniform) on 60 nodes, 400 edges" in shown
     saved = Plan.from_json(path.read_text())
-    data = Data(x=torch.from_numpy(mean)[:, None].expand(-1, 8), edge_index=index,
-                edge_weight=weight)  # fmt: skip
+    data = Data(
+        x=torch.from_numpy(mean)[:, None].expand(-1, 8), edge_index=index, edge_weight=weight
+    )
     model = chain(operator, [8, 16, 4], weighted=True)
     expected = virgo.plan(model.double(), data, "virgo-forward").variances
     assert saved.variances == pytest.approx(expected, rel=1e-9)
@@ -451,10 +471,12 @@ def test_plan_command(tmp_path: Path, operator: str, capsys: pytest.CaptureFixtu
         (["--widths", "8", "4", "--json", "x.txt"], "--json: expected a path ending in .json"),
         (["--widths", "8", "4", "--graph", "nowhere"], "nowhere: expected a graph's folder"),
         (["--widths", "8", "4", "--method", "best"], "method: expected one of lecun"),
-        (["--widths", "8", "4", "--in-memory", "--engine", "duckdb"],
-         "--in-memory: expected a graph on disk, got --engine"),
+        (
+            ["--widths", "8", "4", "--in-memory", "--engine", "duckdb"],
+            "--in-memory: expected a graph on disk, got --engine",
+        ),
     ],
-)  # fmt: skip
+)
 def test_plan_commands_errors(
     tmp_path: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -468,8 +490,22 @@ def test_the_softmax_rule_on_request(tmp_path: Path, capsys: pytest.CaptureFixtu
     found = {}
     for more in ([], ["--softmax"]):
         path = tmp_path / f"plan{len(more)}.json"
-        assert main(["plan", "--graph", str(tmp_path / "graph"), "--widths", "8", "4", "--json",
-                     str(path), *more]) == 0  # fmt: skip
+        assert (
+            main(
+                [
+                    "plan",
+                    "--graph",
+                    str(tmp_path / "graph"),
+                    "--widths",
+                    "8",
+                    "4",
+                    "--json",
+                    str(path),
+                    *more,
+                ]
+            )
+            == 0
+        )
         found[len(more)] = json.loads(path.read_text())["num_classes"]
     assert found == {0: None, 1: 4}
     capsys.readouterr()
@@ -561,9 +597,12 @@ def test_weights_that_a_model_computes_are_not_taken_for_the_graphs(tmp_path: Pa
     for graph in (there, there.unweighted):
         with pytest.raises(LayerError, match="edge weights that are none of the data's tensors"):
             virgo.plan(
-                model, graph, "virgo-forward", mean_features=mean,
+                model,
+                graph,
+                "virgo-forward",
+                mean_features=mean,
                 forward=lambda m, d: m(d.x, d.edge_index, torch.rand(d.num_edges)),
-            )  # fmt: skip
+            )
 
 
 def test_mean_features_are_looked_at_by_every_method(tmp_path: Path) -> None:

@@ -226,8 +226,13 @@ def test_features_in_every_form(con: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "means.npy", means)
     pq.write_table(pa.table({"node": order, "value": means[order]}), tmp_path / "means.parquet")
     wide = table_of(con, {"id": order, **{f"f{i}": features[order, i] for i in range(3)}})
-    forms = [means, torch.from_numpy(means), means[:, None], tmp_path / "means.npy",
-             str(tmp_path / "means.parquet")]  # fmt: skip
+    forms = [
+        means,
+        torch.from_numpy(means),
+        means[:, None],
+        tmp_path / "means.npy",
+        str(tmp_path / "means.parquet"),
+    ]
     for form in forms:
         np.testing.assert_allclose(inside.signal(form).to_numpy(), means, **CLOSE)
     np.testing.assert_allclose(inside.signal(wide, node="id").to_numpy(), means, **CLOSE)
@@ -290,8 +295,13 @@ def test_a_second_run_resumes_where_the_first_one_stopped(con: Any, tmp_path: Pa
 
     first = start()
     expected = run(first, 2)
-    done = ["signal", "degrees", *["gcn(improved=False, add_self_loops=True)"] * 2,
-            "mean, transposed", "2 terms together"]  # fmt: skip
+    done = [
+        "signal",
+        "degrees",
+        *["gcn(improved=False, add_self_loops=True)"] * 2,
+        "mean, transposed",
+        "2 terms together",
+    ]
     assert first.home.keeper.computed == done
     second = start()
     np.testing.assert_array_equal(run(second, 2), expected)
@@ -484,7 +494,9 @@ BAD_EDGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "nan": ({"src": [0], "dst": [1], "w": [np.nan]}, {"weight": "w"}, "0 null and 1 NaN"),
     "infinite": ({"src": [0], "dst": [1], "w": [-np.inf]}, {"weight": "w"}, "1 NaN or infinite"),
     "no-weight": (
-        {"src": [0, 0], "dst": [1, 1], "w": [None, 1.0]}, {"weight": "w"}, "got 1 null",
+        {"src": [0, 0], "dst": [1, 1], "w": [None, 1.0]},
+        {"weight": "w"},
+        "got 1 null",
     ),
     "column": ({"src": [0], "to": [1]}, {}, "expected a column 'dst', got src, to"),
     "weight-column": ({"src": [0], "dst": [1]}, {"weight": "w"}, "expected a column 'w'"),
@@ -495,7 +507,7 @@ BAD_EDGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "count": ({"src": [0], "dst": [1]}, {"num_nodes": 0}, "whole number above 0, got 0"),
     "any-count": ({"src": [0], "dst": [1]}, {"num_nodes": 3, "ids": "any"}, "Pass nodes"),
     "prefix": ({"src": [0], "dst": [1]}, {"checkpoint": "table:a b"}, "letters, digits and _"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD_EDGES)

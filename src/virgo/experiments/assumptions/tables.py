@@ -105,8 +105,13 @@ class Assumptions:
     @property
     def tables(self) -> tuple[Table, ...]:
         """A1 to A5."""
-        return (self.message_paths, self.weight_paths, self.delta_and_weight_path, self.delta,
-                self.softmax)  # fmt: skip
+        return (
+            self.message_paths,
+            self.weight_paths,
+            self.delta_and_weight_path,
+            self.delta,
+            self.softmax,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain types; undefined numbers are None."""
@@ -186,7 +191,7 @@ def to_markdown(results: Mapping[str, Any], key: str | None = None) -> str:
     """Markdown tables of one assumption (``"A1"`` to ``"A5"``) or all, a block of rows a dataset.
 
     Args:
-        results: what :func:`~virgo.experiments.assumptions.verification.verify_all` returned, or its JSON.
+        results: what ``verify_all`` returned, or its JSON.
     """
     parts = []
     for name in _TABLES:
@@ -214,34 +219,53 @@ def document(results: Mapping[str, Any]) -> dict[str, Any]:
             note, rows = "; ".join(_undefined(raw)), [list(line) for line in body]
             tables.append({"title": title, "note": note, "header": list(header), "rows": rows})
             if len(raw["columns"]) > 1:
-                charts.append({"title": title, "x_label": "path length - 1", "y_label": "mean ± sd",
-                               "log": False, "series": _series(raw)})  # fmt: skip
+                charts.append(
+                    {
+                        "title": title,
+                        "x_label": "path length - 1",
+                        "y_label": "mean ± sd",
+                        "log": False,
+                        "series": _series(raw),
+                    }
+                )
     settings = next(iter(results["datasets"].values()))["settings"]
     return {
         "title": f"Virgo verify: {', '.join(results['datasets'])}",
         "subtitle": "the paper's five assumptions, ours beside its",
-        "verdict": {"level": "none", "headline": "What each assumption expects and what is there: "
-                    "a curve that lies on 'expected' holds.", "details": []},
+        "verdict": {
+            "level": "none",
+            "headline": "What each assumption expects and what is there: "
+            "a curve that lies on 'expected' holds.",
+            "details": [],
+        },
         "charts": charts,
         "tables": tables,
         "config": dict(settings),
         "versions": versions(),
         "notes": [],
-    }  # fmt: skip
+    }
 
 
 def _series(table: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The reading as printed, the paper's cells where it has them, and what is expected."""
     first = table["rows"][0]
     ours = [cell or {"mean": None, "sd": None} for cell in first["cells"]]
-    series = [{"name": first["reading"], "values": [cell["mean"] for cell in ours],
-               "spread": [cell["sd"] for cell in ours], "dashed": False}]  # fmt: skip
+    series = [
+        {
+            "name": first["reading"],
+            "values": [cell["mean"] for cell in ours],
+            "spread": [cell["sd"] for cell in ours],
+            "dashed": False,
+        }
+    ]
     if first["paper"]:
         means, sds = zip(*first["paper"], strict=True)
-        series.append({"name": "paper", "values": list(means), "spread": list(sds),
-                       "dashed": False})  # fmt: skip
-    series.append({"name": "expected", "values": list(table["expected"]), "spread": None,
-                   "dashed": True})  # fmt: skip
+        series.append(
+            {"name": "paper", "values": list(means), "spread": list(sds), "dashed": False}
+        )
+    series.append(
+        {"name": "expected", "values": list(table["expected"]), "spread": None, "dashed": True}
+    )
     return series
 
 

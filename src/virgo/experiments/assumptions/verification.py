@@ -72,7 +72,7 @@ def verify(
     """The five assumption tables of the paper's appendix A on the graph in ``data``.
 
     A GCN without biases is drawn with Xavier's weights ``seeds`` times; each time new message
-    paths (different ones, all equally likely; see :mod:`virgo.experiments.assumptions.paths`) and neurons are
+    paths (different ones, all equally likely; see ``paths.py``) and neurons are
     drawn. Global random state is untouched. A cell's ``±`` is the spread over observations within
     a draw, as in the paper; ``Cell.between`` is that of the mean from draw to draw.
 
@@ -117,11 +117,17 @@ def verify(
         if progress is not None:
             progress(draw + 1, seeds)
     settings = {
-        "paths": paths, "neurons": neurons, "width": width, "num_layers": num_layers,
-        "seeds": seeds, "seed": seed, "num_classes": classes, "nodes": inputs.num_nodes,
+        "paths": paths,
+        "neurons": neurons,
+        "width": width,
+        "num_layers": num_layers,
+        "seeds": seeds,
+        "seed": seed,
+        "num_classes": classes,
+        "nodes": inputs.num_nodes,
         "edges": int(inputs.edges()[0].size(1)),
         "path_counts": counts,
-    }  # fmt: skip
+    }
     a1, a2, a3, a4, a5 = _tables(found, name, num_layers, classes, neurons, width)
     return Assumptions(name, a1, a2, a3, a4, a5, settings)
 
@@ -236,36 +242,79 @@ def _tables(
     softmax = [Row(label, (Cell.of(found[0, "A5", label]),)) for label in (LOGITS, NORMALISED)]
     theirs = Row(PRINTED, (Cell.of(found[0, "A5", PRINTED]),), printed("est_1c", name))
     return [
-        Table("A1", "Pearson correlation between message paths", columns, (1.0,) * num_layers, (
-            row("A1", PRINTED, "est_mpaths"),
-            *rows("A1", stats.BETWEEN, stats.INTO, stats.OUT_OF, stats.NO_DELTA, stats.COSINE))),
-        Table("A2", "Pearson correlation between weight paths", columns, (0.0,) * num_layers, (
-            row("A2", PRINTED, "est_wpaths"),
-            *rows("A2", stats.ABSOLUTE), _chance(neurons // 2, num_layers),
-            *rows("A2", _all(stats.ABSOLUTE)),
-            _chance(width // 2, num_layers, _all(stats.CHANCE)))),
-        Table("A3", "Pearson correlation between δ_p and a weight path, and of their squares",
-              columns, (0.0,) * num_layers, (
-            row("A3", PRINTED, "est_delta_wpaths_1"),
-            row("A3", stats.SQUARES, "est_delta_wpaths_2"),
-            *rows("A3", stats.PREDICTED, stats.ONE_WEIGHT_PATH, stats.ABSOLUTE,
-                  stats.SQUARES_ABSOLUTE), _chance(neurons, num_layers),
-            *rows("A3", _all(stats.ABSOLUTE), _all(stats.SQUARES_ABSOLUTE)),
-            _chance(width, num_layers, _all(stats.CHANCE)))),
-        Table("A4", "success probability of δ_p", columns, tuple(0.5**n for n in lengths), (
-            row("A4", PRINTED, "est_delta"),
-            *rows("A4", stats.PER_PATH, _all(stats.PER_PATH))), digits=3),
-        Table("A5", "softmax output beside 1/C", ("softmax",), (1 / classes,),
-              (theirs, *softmax), digits=3),
-    ]  # fmt: skip
+        Table(
+            "A1",
+            "Pearson correlation between message paths",
+            columns,
+            (1.0,) * num_layers,
+            (
+                row("A1", PRINTED, "est_mpaths"),
+                *rows("A1", stats.BETWEEN, stats.INTO, stats.OUT_OF, stats.NO_DELTA, stats.COSINE),
+            ),
+        ),
+        Table(
+            "A2",
+            "Pearson correlation between weight paths",
+            columns,
+            (0.0,) * num_layers,
+            (
+                row("A2", PRINTED, "est_wpaths"),
+                *rows("A2", stats.ABSOLUTE),
+                _chance(neurons // 2, num_layers),
+                *rows("A2", _all(stats.ABSOLUTE)),
+                _chance(width // 2, num_layers, _all(stats.CHANCE)),
+            ),
+        ),
+        Table(
+            "A3",
+            "Pearson correlation between δ_p and a weight path, and of their squares",
+            columns,
+            (0.0,) * num_layers,
+            (
+                row("A3", PRINTED, "est_delta_wpaths_1"),
+                row("A3", stats.SQUARES, "est_delta_wpaths_2"),
+                *rows(
+                    "A3",
+                    stats.PREDICTED,
+                    stats.ONE_WEIGHT_PATH,
+                    stats.ABSOLUTE,
+                    stats.SQUARES_ABSOLUTE,
+                ),
+                _chance(neurons, num_layers),
+                *rows("A3", _all(stats.ABSOLUTE), _all(stats.SQUARES_ABSOLUTE)),
+                _chance(width, num_layers, _all(stats.CHANCE)),
+            ),
+        ),
+        Table(
+            "A4",
+            "success probability of δ_p",
+            columns,
+            tuple(0.5**n for n in lengths),
+            (row("A4", PRINTED, "est_delta"), *rows("A4", stats.PER_PATH, _all(stats.PER_PATH))),
+            digits=3,
+        ),
+        Table(
+            "A5",
+            "softmax output beside 1/C",
+            ("softmax",),
+            (1 / classes,),
+            (theirs, *softmax),
+            digits=3,
+        ),
+    ]
 
 
 def _check_options(
     paths: int, neurons: int, width: int, num_layers: int, seeds: int, num_classes: int | None
 ) -> None:
     classes = 2 if num_classes is None else num_classes
-    lowest = {"paths": (paths, 2), "neurons": (neurons, 4), "num_layers": (num_layers, 1),
-              "seeds": (seeds, 1), "num_classes": (classes, 2)}  # fmt: skip
+    lowest = {
+        "paths": (paths, 2),
+        "neurons": (neurons, 4),
+        "num_layers": (num_layers, 1),
+        "seeds": (seeds, 1),
+        "num_classes": (classes, 2),
+    }
     for option, (value, least) in lowest.items():
         if value < least:
             raise OptionError(f"{option}: expected at least {least}, got {value}. Raise it.")

@@ -169,10 +169,16 @@ def _documents(row: Entry, number: int, scale: float, seed: int, rng: np.random.
     """Labels, words and split of a citation graph; its edges are replaced."""
     train, valid, test = row.split
     data = citation_like(
-        number, row.num_classes, row.num_features, average_degree=2, words_per_node=WORDS[row.name],
+        number,
+        row.num_classes,
+        row.num_features,
+        average_degree=2,
+        words_per_node=WORDS[row.name],
         train_per_class=max(round(scale * train / row.num_classes), 1),
-        num_val=max(_scaled(valid, scale), 1), num_test=max(_scaled(test, scale), 1), seed=seed,
-    )  # fmt: skip
+        num_val=max(_scaled(valid, scale), 1),
+        num_test=max(_scaled(test, scale), 1),
+        seed=seed,
+    )
     if row.name == "pubmed":  # weights of words there, of which the logarithm varies by 0.76
         weight = rng.lognormal(0, 0.76, data.x.shape).astype(np.float32)
         data.x *= torch.from_numpy(weight)

@@ -190,9 +190,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric is 
         if neg_sampling is not None:
             seeded = _SeededNegatives(neg_sampling, self._word(ends, _NEGATIVES))
         return edge_sample(
-            index, lambda seeds, _: self._sample(seeds), self.graph.num_nodes,
-            disjoint=False, node_time=None, neg_sampling=seeded,
-        )  # fmt: skip
+            index,
+            lambda seeds, _: self._sample(seeds),
+            self.graph.num_nodes,
+            disjoint=False,
+            node_time=None,
+            neg_sampling=seeded,
+        )
 
     def _word(self, nodes: npt.NDArray[np.int64], purpose: int = 0) -> int:
         from virgo.experiments.data import _sampling

@@ -73,8 +73,16 @@ _NUMBERS = ("int8", "int16", "int32", "int64", "uint8", "bool", "float16", "floa
 def _names() -> list[Any]:
     """What OGB's files name beside tensors: PyG's ``Data``, and numpy's arrays of numbers."""
     kinds = {type(np.dtype(kind)) for kind in _NUMBERS}
-    return [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage,
-            np.ndarray, np.dtype, *kinds, *_REBUILD]  # fmt: skip
+    return [
+        Data,
+        DataEdgeAttr,
+        DataTensorAttr,
+        GlobalStorage,
+        np.ndarray,
+        np.dtype,
+        *kinds,
+        *_REBUILD,
+    ]
 
 
 @contextlib.contextmanager

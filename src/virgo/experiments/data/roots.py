@@ -100,8 +100,10 @@ class Source:
             return self
         entry = self.entry
         where = self.folder / "raw" if _all_raw(entry) else self.folder
-        lack = ", ".join(file.removeprefix("raw/") if _all_raw(entry) else file.replace("|", " or ")
-                         for file in self.missing)  # fmt: skip
+        lack = ", ".join(
+            file.removeprefix("raw/") if _all_raw(entry) else file.replace("|", " or ")
+            for file in self.missing
+        )
         packed = f" (or {entry.archive} in {self.folder})" if entry.archive else ""
         hint = ""
         if self.missing == ("raw/node-feat.csv.gz",) and entry.name == "ogbn-arxiv":

@@ -164,9 +164,12 @@ class MoleculeNetwork(Pooled):
         convs: Any = self.convs
         bonds = convs[0].kinds_of(edge_attr)
         return self.run(
-            self.atom_encoder(x), lambda layer, h: convs[layer](h, edge_index, bonds), batch,
-            num_graphs, drop,
-        )  # fmt: skip
+            self.atom_encoder(x),
+            lambda layer, h: convs[layer](h, edge_index, bonds),
+            batch,
+            num_graphs,
+            drop,
+        )
 
 
 class MoleculeGCN(MoleculeNetwork):

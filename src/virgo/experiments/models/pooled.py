@@ -79,7 +79,8 @@ class Pooled(nn.Module):
 class PooledNetwork(Pooled, ABC):
     r"""The TU form. A layer is a sum of terms :math:`P H W` and a bias.
 
-    As in :class:`virgo.experiments.models.Network`, ``forward`` runs PyG's own layers and :meth:`mix` says the
+    As in :class:`~virgo.experiments.models.Network`,
+    ``forward`` runs PyG's own layers and :meth:`mix` says the
     same of one layer in terms of products that somebody else computes.
 
     Args:

@@ -64,8 +64,16 @@ class Bench:
 
 def failed(seed: int, status: str, message: str, seconds: float = 0.0) -> dict[str, Any]:
     """The result of a seed that has none."""
-    return {"seed": seed, "valid": None, "test": None, "epoch": 0, "epochs": 0,
-            "seconds": seconds, "status": status, "message": message}  # fmt: skip
+    return {
+        "seed": seed,
+        "valid": None,
+        "test": None,
+        "epoch": 0,
+        "epochs": 0,
+        "seconds": seconds,
+        "status": status,
+        "message": message,
+    }
 
 
 def imported(spec: str) -> Callable[..., Any]:
@@ -96,8 +104,10 @@ def commit() -> str | None:
             return None  # some other project's repository that we are installed in
         changed = subprocess.run(
             [*git, "status", "--porcelain", "--", str(source)],
-            capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
     except (OSError, subprocess.CalledProcessError):
         return None
     return f"{head}-dirty" if changed.strip() else head

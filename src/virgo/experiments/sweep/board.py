@@ -95,11 +95,13 @@ class Board:
         wanted = self._wanted()
         self.complete = all(self._done(key, target) for key, target in wanted.items())
         self._waiting = deque(
-            trial for trial in trials
-            if trial.state == TrialState.WAITING and CONFIG in trial.user_attrs
+            trial
+            for trial in trials
+            if trial.state == TrialState.WAITING
+            and CONFIG in trial.user_attrs
             and wanted.get(canonical(trial.user_attrs[CONFIG])) == trial.user_attrs[TARGET]
             and self._first(trial)
-        )  # fmt: skip
+        )
 
     @property
     def waiting(self) -> int:
@@ -173,10 +175,13 @@ class Board:
         finished = [key for key, target in wanted.items() if self._done(key, target)]
         full = [mean_valid(done[key]) for key in finished]
         return Count(
-            sum(map(len, done.values())), total, len(finished), len(wanted),
+            sum(map(len, done.values())),
+            total,
+            len(finished),
+            len(wanted),
             sum(seed["status"] != "ok" for found in done.values() for seed in found),
             max(full, default=None),
-        )  # fmt: skip
+        )
 
     # --- changing ---------------------------------------------------------------------------
 
@@ -184,21 +189,25 @@ class Board:
         """Free the trials of dead workers, and add what is missing; how many were added."""
         if self._study is None:
             self._study = optuna.create_study(
-                storage=self._storage, study_name=self.cell.name, direction="maximize",
+                storage=self._storage,
+                study_name=self.cell.name,
+                direction="maximize",
                 load_if_exists=True,
-            )  # fmt: skip
+            )
         orders = self._orders()
         if self._study.user_attrs.get(ORDERS) != orders:
             self._study.set_user_attr(ORDERS, orders)
         self._storage.give_up_stale(self._study)
         self.look()
         missing = [
-            (key, target) for key, target in self._wanted().items()
-            if not self._done(key, target) and not any(
+            (key, target)
+            for key, target in self._wanted().items()
+            if not self._done(key, target)
+            and not any(
                 trial.state in _LIVE and trial.user_attrs[TARGET] == target
                 for trial in self._trials.get(key, ())
             )
-        ]  # fmt: skip
+        ]
         for key, target in missing:
             self._study.add_trial(self._new(key, target))
         self._end_doubles()
@@ -209,9 +218,16 @@ class Board:
     def _orders(self) -> dict[str, Any]:
         cell = self.cell
         screen = {"seeds": self.screen[0], "top": self.screen[1]} if self.screen else None
-        return {"table": cell.table, "dataset": cell.dataset, "model": cell.model,
-                "init": cell.init, "part": dict(cell.part), "seeds": self.seeds, "screen": screen,
-                "configurations": len(cell.configurations)}  # fmt: skip
+        return {
+            "table": cell.table,
+            "dataset": cell.dataset,
+            "model": cell.model,
+            "init": cell.init,
+            "part": dict(cell.part),
+            "seeds": self.seeds,
+            "screen": screen,
+            "configurations": len(cell.configurations),
+        }
 
     def _new(self, key: str, target: int) -> FrozenTrial:
         config = self._configs[key]
@@ -227,9 +243,11 @@ class Board:
     def _end_doubles(self) -> None:
         for trials in self._trials.values():
             for trial in trials:
-                if trial.state == TrialState.WAITING and not self._first(trial) and self._take(
-                    trial
-                ):  # fmt: skip
+                if (
+                    trial.state == TrialState.WAITING
+                    and not self._first(trial)
+                    and self._take(trial)
+                ):
                     self._storage.set_trial_state_values(trial._trial_id, TrialState.PRUNED)
 
     def claim(self) -> Claim | None:
@@ -237,8 +255,12 @@ class Board:
         while self._waiting:
             trial = self._waiting.popleft()
             if self._take(trial):
-                return Claim(self._storage, self.cell, trial,
-                             self.results(canonical(trial.user_attrs[CONFIG])))  # fmt: skip
+                return Claim(
+                    self._storage,
+                    self.cell,
+                    trial,
+                    self.results(canonical(trial.user_attrs[CONFIG])),
+                )
         return None
 
     def _take(self, trial: FrozenTrial) -> bool:

@@ -45,8 +45,10 @@ def studies(storage: Storage, table: str | None = None) -> list[optuna.Study]:
 
 def status(storage: Storage, table: str | None = None) -> list[Status]:
     """How far each cell is that was ever begun."""
-    return [_status(study.study_name, study.user_attrs[ORDERS], storage.trials(study))
-            for study in studies(storage, table)]  # fmt: skip
+    return [
+        _status(study.study_name, study.user_attrs[ORDERS], storage.trials(study))
+        for study in studies(storage, table)
+    ]
 
 
 def _status(name: str, orders: Mapping[str, Any], trials: list[FrozenTrial]) -> Status:
@@ -57,12 +59,18 @@ def _status(name: str, orders: Mapping[str, Any], trials: list[FrozenTrial]) -> 
             found[canonical(trial.user_attrs[CONFIG]), seed] = result
     values = [mean_valid(list(seeds_of(trial).values())) for trial in complete.values()]
     return Status(
-        name, len(complete), max(orders["configurations"], len(complete)), len(found),
-        sum(t.state == TrialState.RUNNING and is_alive(t.user_attrs.get(WORKER)) is not False
-            for t in trials),
-        sum(result["status"] != "ok" for result in found.values()), max(values, default=None),
+        name,
+        len(complete),
+        max(orders["configurations"], len(complete)),
+        len(found),
+        sum(
+            t.state == TrialState.RUNNING and is_alive(t.user_attrs.get(WORKER)) is not False
+            for t in trials
+        ),
+        sum(result["status"] != "ok" for result in found.values()),
+        max(values, default=None),
         any(t.user_attrs.get(RUN, {}).get("generated") for t in trials),
-    )  # fmt: skip
+    )
 
 
 def _complete(trials: list[FrozenTrial]) -> dict[str, FrozenTrial]:

@@ -17,8 +17,17 @@ from virgo.rules import parse_method
 
 #: What the initial weights depend on. Outermost, so that neighbouring trials can share them.
 ARCHITECTURE = ("num_layers", "hidden_channels", "ngnn_type", "num_ngnn_layers")
-_INNER = ("batch_size", "num_neighbors", "num_parts", "eval_step", "epochs", "patience", "dropout",
-          "weight_decay", "lr")  # fmt: skip
+_INNER = (
+    "batch_size",
+    "num_neighbors",
+    "num_parts",
+    "eval_step",
+    "epochs",
+    "patience",
+    "dropout",
+    "weight_decay",
+    "lr",
+)
 #: The order of keys in a configuration, outermost first.
 ORDER = (*ARCHITECTURE, *_INNER)
 
@@ -104,10 +113,15 @@ def _table(name: str) -> dict[str, Any]:
 def grids(table: str) -> tuple[Grid, ...]:
     """The grids of one table, in the paper's order."""
     return tuple(
-        Grid(tuple(raw["datasets"]), tuple(raw["models"]), raw["paper"], raw.get("ours", {}),
-             raw.get("note"))
+        Grid(
+            tuple(raw["datasets"]),
+            tuple(raw["models"]),
+            raw["paper"],
+            raw.get("ours", {}),
+            raw.get("note"),
+        )
         for raw in _table(table)["grids"]
-    )  # fmt: skip
+    )
 
 
 def grid(table: str, dataset: str, model: str) -> Grid:

@@ -186,13 +186,32 @@ def _tests(verdicts: Sequence[Verdict]) -> Section:
             if verdict.answer != NOT_RUN:  # the table itself says that
                 rows.append((*row, "", "", "", "", "", "", "", verdict.answer))
             continue
-        rows.append((
-            *row, signed(found.difference), f"{signed(found.low)} to {signed(found.high)}",
-            signed(found.effect), p_value(found.p), p_value(found.exact), p_value(verdict.holm),
-            str(found.n), verdict.answer,
-        ))  # fmt: skip
-    header = ("where", "best Virgo", "best classic", "difference", "95 % interval", "d_z", "p (t)",
-              "p (sign flips)", "p (Holm)", "n", "Virgo better?")  # fmt: skip
+        rows.append(
+            (
+                *row,
+                signed(found.difference),
+                f"{signed(found.low)} to {signed(found.high)}",
+                signed(found.effect),
+                p_value(found.p),
+                p_value(found.exact),
+                p_value(verdict.holm),
+                str(found.n),
+                verdict.answer,
+            )
+        )
+    header = (
+        "where",
+        "best Virgo",
+        "best classic",
+        "difference",
+        "95 % interval",
+        "d_z",
+        "p (t)",
+        "p (sign flips)",
+        "p (Holm)",
+        "n",
+        "Virgo better?",
+    )
     note = (
         "Both are chosen by validation. Differences of test values in points, paired by seed; p of "
         "the paired t test, of all sign flips, and of the t test corrected by Holm over this "
@@ -212,8 +231,16 @@ def _configurations(places: Places) -> Section:
     for place, cells in places.items():
         for cell in cells:
             if cell.chosen:
-                rows.append((str(place), cell.init, settings(cell.chosen.config), search(cell),
-                             str(cell.n), f"{cell.chosen.valid:.2f}"))  # fmt: skip
+                rows.append(
+                    (
+                        str(place),
+                        cell.init,
+                        settings(cell.chosen.config),
+                        search(cell),
+                        str(cell.n),
+                        f"{cell.chosen.valid:.2f}",
+                    )
+                )
     header = ("where", "method", "configuration", "searched", "n", "validation")
     return Section("Chosen configurations", header, tuple(rows), 4, folded=True)
 

@@ -56,17 +56,33 @@ class Provenance:
     @property
     def header(self) -> list[str]:
         """Of :attr:`rows`."""
-        return ["dataset", "model", "methods", "configurations", "seeds", "trainings", "failed",
-                "hours, added up"]  # fmt: skip
+        return [
+            "dataset",
+            "model",
+            "methods",
+            "configurations",
+            "seeds",
+            "trainings",
+            "failed",
+            "hours, added up",
+        ]
 
     @property
     def rows(self) -> list[list[str]]:
         """One line a dataset and model."""
         return [
-            [run.dataset, run.model, str(run.methods), str(run.configurations), span(run.seeds),
-             f"{run.trained:,}", f"{run.failed:,}", f"{run.hours:.2f}"]
+            [
+                run.dataset,
+                run.model,
+                str(run.methods),
+                str(run.configurations),
+                span(run.seeds),
+                f"{run.trained:,}",
+                f"{run.failed:,}",
+                f"{run.hours:.2f}",
+            ]
             for run in self.runs
-        ]  # fmt: skip
+        ]
 
     @property
     def sentence(self) -> str:

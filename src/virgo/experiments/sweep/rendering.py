@@ -80,8 +80,11 @@ def to_text(view: View) -> str:
             for i in range(max(len(cell.small) for cell in cells)):
                 small = (cell.small[i] if i < len(cell.small) else "" for cell in cells)
                 body.append((*[""] * len(labels), *small))
-        lines += ["", *([block.title] if block.title else []),
-                  *text_table(head, body, left=len(block.heads))]  # fmt: skip
+        lines += [
+            "",
+            *([block.title] if block.title else []),
+            *text_table(head, body, left=len(block.heads)),
+        ]
     for section in view.sections:
         lines += ["", section.title, *text_table(section.header, section.rows, left=section.left)]
         lines += _wrapped(section.note)
@@ -97,10 +100,21 @@ def _wrapped(text: str) -> list[str]:
 # --- LaTeX --------------------------------------------------------------------------------------
 
 _LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
-    "<": r"$<$", ">": r"$>$", "|": r"$|$",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "<": r"$<$",
+    ">": r"$>$",
+    "|": r"$|$",
+}
 
 
 def to_latex(view: View) -> str:
@@ -185,10 +199,11 @@ def to_html(view: View) -> str:
             more = f"<small>{_h(small)}</small>" if small else ""
             head.append(f'<th scope="col">{_h(name)}{more}</th>')
         body = [
-            "".join([*(f'<th scope="row">{_h(label)}</th>' for label in labels),
-                     *map(_h_cell, cells)])
+            "".join(
+                [*(f'<th scope="row">{_h(label)}</th>' for label in labels), *map(_h_cell, cells)]
+            )
             for labels, cells in block.rows
-        ]  # fmt: skip
+        ]
         parts.append(_h_table("".join(head), body))
     parts.append("<ul>" + "".join(f"<li>{_h(line)}</li>" for line in view.remarks) + "</ul>")
     for section in view.sections:
@@ -196,8 +211,9 @@ def to_html(view: View) -> str:
         if section.note:
             parts.append(f'<p class="note">{_h(section.note)}</p>')
         head = [f'<th class="label" scope="col">{_h(name)}</th>' for name in section.header]
-        body = ["".join(f'<td class="label">{_h(value)}</td>' for value in row)
-                for row in section.rows]  # fmt: skip
+        body = [
+            "".join(f'<td class="label">{_h(value)}</td>' for value in row) for row in section.rows
+        ]
         parts.append(_h_table("".join(head), body))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -22,8 +22,17 @@ from virgo.experiments.sweep.worker import Stop, Sweep, one_thread, work
 from virgo.experiments.sweep.worker import main as worker_main
 from virgo.graph.threads import cores
 
-__all__ = ["Keeper", "Progress", "Status", "collect", "export", "open_storage", "run", "status",
-           "studies"]  # fmt: skip
+__all__ = [
+    "Keeper",
+    "Progress",
+    "Status",
+    "collect",
+    "export",
+    "open_storage",
+    "run",
+    "status",
+    "studies",
+]
 
 _EVERY = 2.0  # seconds between two looks at the storage
 _SHARE = 0.02  # of the time may go into these looks while workers have enough to do
@@ -98,10 +107,13 @@ class Keeper:
             if count.best is not None:
                 best[name] = max(count.best, best.get(name, 0.0))
         return Progress(
-            sum(count.seeds for _, count in counts), sum(count.all_seeds for _, count in counts),
-            self._begun, sum(count.failed for _, count in counts),
-            time.monotonic() - self._start, best,
-        )  # fmt: skip
+            sum(count.seeds for _, count in counts),
+            sum(count.all_seeds for _, count in counts),
+            self._begun,
+            sum(count.failed for _, count in counts),
+            time.monotonic() - self._start,
+            best,
+        )
 
     def bury(self, worker: Mapping[str, Any], how: str) -> None:
         """One of our workers was killed. A seed that did this again and again is given up.

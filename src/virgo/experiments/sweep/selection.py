@@ -86,8 +86,9 @@ class Chosen:
             words.append(f"screened ({few} seed{'s' if few > 1 else ''}, top {top})")
         if self.failed:
             kinds = " or ".join(sorted(set(self.failed.values())))
-            words.append(f"{len(self.failed)} of {len(self.tests) + len(self.failed)} seeds {kinds}"
-                         )  # fmt: skip
+            words.append(
+                f"{len(self.failed)} of {len(self.tests) + len(self.failed)} seeds {kinds}"
+            )
         return ", ".join(words)
 
 

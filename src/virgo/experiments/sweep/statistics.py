@@ -142,8 +142,16 @@ def _tested(differences: Sequence[float], overlap: float) -> Paired:
         return Paired(centre, centre, centre, sign, p, exact, n, overlap)
     error = spread * math.sqrt(factor)
     p, reach = student(centre / error, n - 1)
-    return Paired(centre, centre - reach * error, centre + reach * error, centre / spread, p,
-                  exact, n, overlap)  # fmt: skip
+    return Paired(
+        centre,
+        centre - reach * error,
+        centre + reach * error,
+        centre / spread,
+        p,
+        exact,
+        n,
+        overlap,
+    )
 
 
 def student(t: float, degrees: int, level: float = 0.95) -> tuple[float, float]:

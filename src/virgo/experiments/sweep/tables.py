@@ -121,9 +121,15 @@ class Table:
 
     def _view(self, details: bool) -> View:
         return view(
-            self.name, self.title, self.methods, self.places, self.verdicts, self.remarks,
-            self.provenance, details=details,
-        )  # fmt: skip
+            self.name,
+            self.title,
+            self.methods,
+            self.places,
+            self.verdicts,
+            self.remarks,
+            self.provenance,
+            details=details,
+        )
 
     def figure(self) -> Any:
         """Differences to Xavier with their intervals; for depth, accuracy against depth."""
@@ -142,8 +148,14 @@ class Table:
         """Write ``.md``, ``.tex``, ``.csv``, ``.html``, ``.json`` or a picture, by the ending."""
         path = Path(path)
         kind = path.suffix.lower()
-        texts = {".md": self.to_markdown, ".tex": self.to_latex, ".csv": self.to_csv,
-                 ".html": self.to_html, ".json": self.to_json, ".txt": self.__str__}  # fmt: skip
+        texts = {
+            ".md": self.to_markdown,
+            ".tex": self.to_latex,
+            ".csv": self.to_csv,
+            ".html": self.to_html,
+            ".json": self.to_json,
+            ".txt": self.__str__,
+        }
         pictures = (".png", ".pdf", ".svg")
         if kind not in (*texts, *pictures):
             raise OptionError(
@@ -190,8 +202,9 @@ def build(table: str, records: Iterable[Record], space: SpaceOf | None = None) -
             histories[place] = found
             cut_short.append(settling.remark(place, column, found))
     lines = [*remarks(places, verdicts, table), *(line for line in cut_short if line)]
-    return Table(table, methods, places, tuple(verdicts), tuple(lines), Provenance.of(mine),
-                 histories)  # fmt: skip
+    return Table(
+        table, methods, places, tuple(verdicts), tuple(lines), Provenance.of(mine), histories
+    )
 
 
 def space_of(table: str, dataset: str, model: str) -> Space | None:

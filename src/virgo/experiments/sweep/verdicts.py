@@ -53,11 +53,12 @@ def listed(places: Iterable[Place]) -> str:
 def overlap_of(dataset: str) -> float:
     """Test over training examples where a dataset's seeds are folds; 0 where they share no data.
 
-    Of ten folds one is tested, one validated and eight are trained on
-    (:mod:`virgo.experiments.tasks.graph`), so that two seeds have most of their training data in common.
+     Of ten folds one is tested, one validated and eight are trained on
+     (``virgo.experiments.tasks.graph``)
+    , so that two seeds have most of their training data in common.
 
-    >>> overlap_of("imdb-b"), overlap_of("like:collab@0.1"), overlap_of("ogbg-molhiv")
-    (0.125, 0.125, 0.0)
+     >>> overlap_of("imdb-b"), overlap_of("like:collab@0.1"), overlap_of("ogbg-molhiv")
+     (0.125, 0.125, 0.0)
     """
     entry = CATALOGUE.get(base_name(dataset))
     is_folded = entry is not None and entry.task == "graph" and not entry.split
@@ -185,8 +186,9 @@ def _judge(place: Place, cells: Sequence[Cell]) -> Verdict:
     assert first is not None
     assert second is not None
     family = ["partial"] * bool(first.partial) + ["generated"] * bool(first.generated)
-    named = Verdict(place, "one seed is no test", best[True].init, best[False].init,
-                    family=", ".join(family))  # fmt: skip
+    named = Verdict(
+        place, "one seed is no test", best[True].init, best[False].init, family=", ".join(family)
+    )
     if len(first.tests) < 2:
         return named
     found = paired(first.tests, second.tests, overlap=overlap_of(place.dataset))
@@ -215,8 +217,11 @@ def remarks(
 
 def _summary(verdicts: Sequence[Verdict], name: str) -> list[str]:
     """Wins, losses and neither, counted in each family."""
-    words = {YES: "beats the best classic method in", NO: "is beaten by it in",
-             NEITHER: "shows no difference in"}  # fmt: skip
+    words = {
+        YES: "beats the best classic method in",
+        NO: "is beaten by it in",
+        NEITHER: "shows no difference in",
+    }
     lines = []
     for family in dict.fromkeys(v.family for v in verdicts if v.paired):
         tested = [v for v in verdicts if v.paired and v.family == family]
@@ -267,8 +272,11 @@ def _claim(place: Place, cells: Sequence[Cell], verdict: Verdict) -> list[str]:
     overall = [c for c in cells if c.rank == 1]
     if overall and not any(c.paper for c in overall):
         line += f"; of all methods {overall[0].init} is first ({overall[0].mean:.2f})"
-    found = {YES: "finds the first better", NO: "finds the second better",
-             NEITHER: "shows no difference"}.get(verdict.answer)  # fmt: skip
+    found = {
+        YES: "finds the first better",
+        NO: "finds the second better",
+        NEITHER: "shows no difference",
+    }.get(verdict.answer)
     if found:
         line += f"; the paired test of {verdict.virgo} against {verdict.classic} {found}"
     said = f", {first.chosen.label}" if first.chosen and first.chosen.label else ""

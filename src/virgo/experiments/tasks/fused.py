@@ -48,9 +48,13 @@ class _ReluDropout(torch.autograd.Function):
         ctx.scale = np.float32(1 / (1 - p))
         threshold = np.uint32(min(round(p * 2**32), 2**32 - 1))
         _forward(
-            x.detach().numpy().reshape(-1), out.numpy().reshape(-1), word, other, threshold,
+            x.detach().numpy().reshape(-1),
+            out.numpy().reshape(-1),
+            word,
+            other,
+            threshold,
             ctx.scale,
-        )  # fmt: skip
+        )
         ctx.save_for_backward(out)
         return out
 

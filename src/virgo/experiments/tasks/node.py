@@ -100,8 +100,11 @@ class NodeTask:
         method, options = parse_method(init)
         seed = seeds.initialisation
         model: Network = self._starts.initialised(
-            name, init, settings, seed,
+            name,
+            init,
+            settings,
+            seed,
             lambda model: init_(model, self.dataset.data, method, seed=seed, **options),
-        )  # fmt: skip
+        )
         transposed_in_memory(model.convs[0])
         return model

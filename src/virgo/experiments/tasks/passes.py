@@ -56,8 +56,9 @@ class Graph:
 
     def __init__(self, data: Any, operators: Iterable[str]) -> None:
         self.num_nodes = int(data.num_nodes)
-        self.edges = {name: operator_edges(name, data.edge_index, self.num_nodes)
-                      for name in operators}  # fmt: skip
+        self.edges = {
+            name: operator_edges(name, data.edge_index, self.num_nodes) for name in operators
+        }
         self.x: Tensor = data.x
         self.is_sparse = bool(torch.count_nonzero(self.x) < SPARSE * self.x.numel())
 

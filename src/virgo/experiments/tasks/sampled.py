@@ -54,9 +54,13 @@ class SampledBatches:
         (own,) = np.random.SeedSequence([self.seed, epoch]).generate_state(1)
         order = torch.Generator().manual_seed(int(own))
         loader = NodeLoader(
-            self.dataset.data, self.sampler, input_nodes=self.dataset.split["train"],
-            batch_size=self.batch_size, shuffle=True, generator=order,
-        )  # fmt: skip
+            self.dataset.data,
+            self.sampler,
+            input_nodes=self.dataset.split["train"],
+            batch_size=self.batch_size,
+            shuffle=True,
+            generator=order,
+        )
         total, count = 0.0, 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(own))  # of the dropout masks
@@ -119,6 +123,9 @@ def _rows(matrix: Tensor, begin: int, rows: int) -> Tensor:
     pointer = matrix.crow_indices()[begin : begin + rows + 1]
     first, last = int(pointer[0]), int(pointer[-1])
     return torch.sparse_csr_tensor(
-        pointer - first, matrix.col_indices()[first:last], matrix.values()[first:last],
-        (pointer.numel() - 1, matrix.size(1)), check_invariants=False,
-    )  # fmt: skip
+        pointer - first,
+        matrix.col_indices()[first:last],
+        matrix.values()[first:last],
+        (pointer.numel() - 1, matrix.size(1)),
+        check_invariants=False,
+    )

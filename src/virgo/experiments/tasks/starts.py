@@ -46,8 +46,12 @@ class Starts:
     ) -> Any:
         """The network with the weights that ``initialise(model)`` gives it, or gave it before."""
         model = self.build(name, settings, seed)
-        sizes = (settings.hidden_channels, settings.num_layers, settings.ngnn_type,
-                 settings.num_ngnn_layers)  # fmt: skip
+        sizes = (
+            settings.hidden_channels,
+            settings.num_layers,
+            settings.ngnn_type,
+            settings.num_ngnn_layers,
+        )
         key = (name, init, sizes, seed)
         if key not in self._kept:
             initialise(model)

@@ -124,10 +124,13 @@ class ArrayFile:
             whole = self._columns()
             weights = whole.weights
             yield Chunk(
-                Stretch.of(whole.sources[begin:end]), Stretch.of(whole.targets[begin:end]),
+                Stretch.of(whole.sources[begin:end]),
+                Stretch.of(whole.targets[begin:end]),
                 None if weights is None else weights.reshape(-1)[begin:end].astype(np.float64),
-                [end], size * end // self.num_edges, numbered(self.path, begin),
-            )  # fmt: skip
+                [end],
+                size * end // self.num_edges,
+                numbered(self.path, begin),
+            )
 
 
 def npy_file(path: Path) -> ArrayFile:

@@ -1,7 +1,7 @@
 """Build an on-disk graph from an edge list, in bounded memory, and go on where a build ended.
 
-Three passes: read the edges once into a spill (:mod:`virgo.graph.disk.passes`), sort them by target,
-place them by source (:mod:`virgo.graph.disk.sorting`). Everything happens in a hidden folder beside the
+Three passes: read the edges once into a spill (``passes.py``), sort them by target,
+place them by source (``sorting.py``). Everything happens in a hidden folder beside the
 final one, which is renamed when it is complete.
 """
 
@@ -74,10 +74,17 @@ def build(
     opened = open_source(source, asked)
     with translated(final), locked(final) as folder:
         scratch = scratch_folder(final, folder, asked)
-        key = key_of([
-            FORMAT, asked.asked(), memory_of(asked.memory), str(scratch), opened.stamp(),
-            spills.CELLS, spills.RUN,
-        ])  # fmt: skip
+        key = key_of(
+            [
+                FORMAT,
+                asked.asked(),
+                memory_of(asked.memory),
+                str(scratch),
+                opened.stamp(),
+                spills.CELLS,
+                spills.RUN,
+            ]
+        )
         work = Work(folder, scratch, key)
         try:
             if not work.resumed:
@@ -193,11 +200,15 @@ def _header(context: Context, state: State) -> Header:
     source = context.source
     kind = "string" if source.has_strings else "int64"
     return Header(
-        num_nodes=state.num_nodes, num_edges=state.total_edges,
-        symmetric=context.options.symmetric, weighted=source.is_weighted,
+        num_nodes=state.num_nodes,
+        num_edges=state.total_edges,
+        symmetric=context.options.symmetric,
+        weighted=source.is_weighted,
         index="int32" if state.num_nodes <= NARROW_NODES else "int64",
-        self_loops=state.self_loops, ids=kind if context.relabels else None,
+        self_loops=state.self_loops,
+        ids=kind if context.relabels else None,
         files={name: ArrayFile(**one) for name, one in state.files.items()},
-        options=context.options.asked(), virgo=__version__,
+        options=context.options.asked(),
+        virgo=__version__,
         source={"name": source.name, "bytes": source.nbytes},
-    )  # fmt: skip
+    )

@@ -16,8 +16,16 @@ import numpy.typing as npt
 from virgo.errors import DataError
 
 #: What readers raise for files that are cut off or no such files at all.
-BROKEN = (ValueError, OSError, EOFError, RuntimeError, LookupError, zipfile.BadZipFile, zlib.error,
-          pickle.UnpicklingError)  # fmt: skip
+BROKEN = (
+    ValueError,
+    OSError,
+    EOFError,
+    RuntimeError,
+    LookupError,
+    zipfile.BadZipFile,
+    zlib.error,
+    pickle.UnpicklingError,
+)
 
 Position = list[int]
 """Where a reader goes on; what the numbers mean is its own affair."""

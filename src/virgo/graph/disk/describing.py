@@ -52,10 +52,13 @@ class Description:
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
         return {
-            **asdict(self.header), "path": self.path, "bytes": self.nbytes,
-            "in_degrees": asdict(self.in_degrees), "out_degrees": asdict(self.out_degrees),
+            **asdict(self.header),
+            "path": self.path,
+            "bytes": self.nbytes,
+            "in_degrees": asdict(self.in_degrees),
+            "out_degrees": asdict(self.out_degrees),
             "isolated": self.isolated,
-        }  # fmt: skip
+        }
 
 
 def describe(path: str | Path) -> Description:

@@ -102,9 +102,13 @@ class Work:
         self._write(self.state, [], None)
 
     def note(
-        self, state: State, files: Sequence[int], then: Callable[[], None] | None = None,
-        *, now: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        state: State,
+        files: Sequence[int],
+        then: Callable[[], None] | None = None,
+        *,
+        now: bool = False,
+    ) -> None:
         """Enter a state whose files are written, while the build goes on.
 
         Args:

@@ -41,9 +41,16 @@ def count_rows(rows: Any, columns: Any, shift: Any, drop: bool, both: bool, coun
 
 @_jit
 def spread_rows(
-    rows: Any, columns: Any, weights: Any, shift: Any, drop: bool, both: bool,
-    cursor: Any, keys: Any, moved: Any,
-) -> None:  # fmt: skip
+    rows: Any,
+    columns: Any,
+    weights: Any,
+    shift: Any,
+    drop: bool,
+    both: bool,
+    cursor: Any,
+    keys: Any,
+    moved: Any,
+) -> None:
     """Put each edge (and, if ``both``, its reverse right after it) where its cell has got to."""
     for i in range(rows.size):
         row, column = rows[i], columns[i]

@@ -83,11 +83,12 @@ class Strings:
         pa = arrow("pyarrow")
         arrays = [
             pa.LargeStringArray.from_buffers(
-                len(one), pa.py_buffer(np.ascontiguousarray(one.begins)),
+                len(one),
+                pa.py_buffer(np.ascontiguousarray(one.begins)),
                 pa.py_buffer(np.ascontiguousarray(one.texts)),
             )
             for one in (self, other)
-        ]  # fmt: skip
+        ]
         return self._sorted(pa.concat_arrays(arrays))
 
     def numbers(self, chunk: Chunk) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

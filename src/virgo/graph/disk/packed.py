@@ -119,9 +119,13 @@ class PackedFile:
                     columns = [column for part in parts for column in part.T]
                     weights = columns[2].astype(np.float64) if self.is_weighted else None
                     yield Chunk(
-                        columns[0], columns[1], weights, [end], total * end // self.num_edges,
+                        columns[0],
+                        columns[1],
+                        weights,
+                        [end],
+                        total * end // self.num_edges,
                         numbered(self.path, begin),
-                    )  # fmt: skip
+                    )
                     begin = end
         except BROKEN as error:
             if isinstance(error, DataError):

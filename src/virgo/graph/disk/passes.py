@@ -74,11 +74,14 @@ def read_edges(context: Context, state: State, labels: Any) -> State:
         done = [future.result() for future in futures]
         spill.add([record for record, _ in done])
         state = replace(
-            state, position=chunk.position, edges_read=state.edges_read + len(chunk),
-            entries=state.entries + len(chunk) * reader.factor, runs=state.runs + len(done),
+            state,
+            position=chunk.position,
+            edges_read=state.edges_read + len(chunk),
+            entries=state.entries + len(chunk) * reader.factor,
+            runs=state.runs + len(done),
             num_edges=state.num_edges + sum(int(record.counts.sum()) for record, _ in done),
             highest=max([state.highest, *(high for _, high in done)]),
-        )  # fmt: skip
+        )
         work.note(state, spill.files)
         context.progress(chunk.consumed, total, f"{state.edges_read:,} edges read")
 

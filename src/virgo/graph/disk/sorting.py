@@ -61,9 +61,12 @@ class Sorter:
         top = (state.highest + 1) << HALF
         self._shift = max(HALF, shift_for(top))
         self.spill = Spill(
-            context.work.scratch, order, is_weighted=self._is_weighted, span=top,
+            context.work.scratch,
+            order,
+            is_weighted=self._is_weighted,
+            span=top,
             columns=state.highest + 1,
-        )  # fmt: skip
+        )
         self._column = np.dtype("<i4" if state.num_nodes <= NARROW_NODES else "<i8")
         kinds = {"pointer": "<i8", "columns": self._column.str, "weights": "<f8"}
         sizes = dict.fromkeys(kinds, state.num_edges)
@@ -176,9 +179,11 @@ class Sorter:
         if piece.weights is not None:
             self._outputs["weights"].append(piece.weights)
         state = replace(
-            state, sorted_to=bucket.high, num_edges=state.num_edges + piece.columns.size,
+            state,
+            sorted_to=bucket.high,
+            num_edges=state.num_edges + piece.columns.size,
             self_loops=state.self_loops + piece.loops,
-        )  # fmt: skip
+        )
         if self._onward is not None:
             self._onward.add(piece.records)
             entries = bucket.before + bucket.size

@@ -167,9 +167,11 @@ def _ogb(name: str, raw: Path, options: Options) -> Source:
             f"loaded with virgo.data.load."
         )
     return Source(
-        name, (reader,), num_nodes=nodes[0] if nodes else None,
+        name,
+        (reader,),
+        num_nodes=nodes[0] if nodes else None,
         num_edges=edges[0] if edges and len(edges) == 1 else reader.num_edges,
-    )  # fmt: skip
+    )
 
 
 def _counts(path: Path) -> list[int] | None:

@@ -63,9 +63,16 @@ class Spill:
     """
 
     def __init__(
-        self, folder: Path, name: str, *, is_weighted: bool, base: int = 0, span: int = 0,
-        columns: int = 2**32, hidden: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        name: str,
+        *,
+        is_weighted: bool,
+        base: int = 0,
+        span: int = 0,
+        columns: int = 2**32,
+        hidden: bool = False,
+    ) -> None:
         self.is_weighted, self.base, self.span, self.columns = is_weighted, base, span, columns
         self.entry = 16 if is_weighted else 8
         self.paths = folder / f"{name}.spill", folder / f"{name}.index"
@@ -248,9 +255,14 @@ def split(spill: Spill, cell: int, scratch: Path, limits: Limits) -> Spill:
     if cell + 1 == table.totals.size:
         span = spill.base + spill.span - base
     finer = Spill(
-        scratch, "finer", is_weighted=spill.is_weighted, base=base, span=span,
-        columns=spill.columns, hidden=True,
-    )  # fmt: skip
+        scratch,
+        "finer",
+        is_weighted=spill.is_weighted,
+        base=base,
+        span=span,
+        columns=spill.columns,
+        hidden=True,
+    )
     shift, before = shift_for(finer.used), 0
     size = max(1, min(RUN, limits.nbytes // (4 * limits.each_key)))
     for run in np.flatnonzero(table.starts[:, cell + 1] > table.starts[:, cell]):
@@ -279,9 +291,14 @@ def _part(spill: Spill, run: int, start: int, stop: int) -> tuple[Keys, Weights 
 
 
 def partition(
-    spill: Spill, keys: Keys, weights: Weights | None, counts: npt.NDArray[np.int64], shift: int,
-    turn: bool, before: int,
-) -> Record:  # fmt: skip
+    spill: Spill,
+    keys: Keys,
+    weights: Weights | None,
+    counts: npt.NDArray[np.int64],
+    shift: int,
+    turn: bool,
+    before: int,
+) -> Record:
     """Write keys (turned round, if asked) to a spill as one run."""
     from virgo.graph.disk import kernels
 

@@ -56,8 +56,10 @@ class StoredGraph(Graph):
     def _again(self, **changes: bool) -> partial[StoredGraph]:
         """What opens the folder as it was opened here, but for some changes."""
         how: dict[str, Any] = {
-            "weighted": self._weighted, "turned": self._turned, "in_memory": self._in_memory
-        }  # fmt: skip
+            "weighted": self._weighted,
+            "turned": self._turned,
+            "in_memory": self._in_memory,
+        }
         return partial(StoredGraph, self.path, **{**how, **changes})
 
     @property

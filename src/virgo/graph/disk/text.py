@@ -199,9 +199,11 @@ class TextFile:
             reading.ParseOptions(delimiter=layout.delimiter),
             reading.ConvertOptions(
                 column_types=dict(zip(chosen, [ids, ids, pa.float64()], strict=False)),
-                include_columns=chosen, null_values=[""], strings_can_be_null=True,
+                include_columns=chosen,
+                null_values=[""],
+                strings_can_be_null=True,
             ),
-        )  # fmt: skip
+        )
         return [table.column(name).combine_chunks() for name in chosen]
 
     def _bad_line(self, block: bytes, line: int, said: str) -> DataError:

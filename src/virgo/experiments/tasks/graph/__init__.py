@@ -216,9 +216,12 @@ class GraphTask:
         """The network, initialised; learning rate and dropout do not matter to that."""
         seed = seeds.initialisation
         model: Pooled = self._starts.initialised(
-            name, init, settings, seed,
+            name,
+            init,
+            settings,
+            seed,
             lambda model: self.plan(model, init, seed, seeds.number).apply_(model),
-        )  # fmt: skip
+        )
         if self.merged.ids is not None:
             transposed_in_memory(model.convs[0])
         return model
@@ -256,11 +259,14 @@ class GraphTask:
         graphs, total = sampled["graphs"], sampled["of"]
         notes = (f"measured on {graphs:,} of {total:,} training graphs", NORMS[norms])
         return Subject(
-            model, data, lambda output, batch: self.loss(output, batch.y),
+            model,
+            data,
+            lambda output, batch: self.loss(output, batch.y),
             with_batch_statistics if norms == "batch" else run,
-            partial(self.plan, max_graphs=max_graphs), notes,
+            partial(self.plan, max_graphs=max_graphs),
+            notes,
             {"graphs": graphs, "training graphs": total, "norms": norms},
-        )  # fmt: skip
+        )
 
     # --- the approximation graph ------------------------------------------------------------
 
@@ -285,9 +291,14 @@ class GraphTask:
         is_run = options.get("estimate") == "measured"
         data, sampled = self.approximation(number, seed, model if is_run else None, max_graphs)
         made = plan(
-            model, data, method, seed=seed, num_classes=False,
-            loss=lambda output, batch: self.loss(output, batch.y), **options,
-        )  # fmt: skip
+            model,
+            data,
+            method,
+            seed=seed,
+            num_classes=False,
+            loss=lambda output, batch: self.loss(output, batch.y),
+            **options,
+        )
         return replace(made, graph={**made.graph, "sampled": sampled})
 
     def approximation(

@@ -236,9 +236,12 @@ class Merged:
         own = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
         torch.cumsum(pointer[nodes + 1] - pointer[nodes], 0, dtype=torch.int32, out=own[1:])
         return torch.sparse_csr_tensor(
-            own, columns, matrix.values()[entries], (nodes.numel(), nodes.numel()),
+            own,
+            columns,
+            matrix.values()[entries],
+            (nodes.numel(), nodes.numel()),
             check_invariants=False,
-        )  # fmt: skip
+        )
 
 
 def _pointer(counts: Sequence[int]) -> Tensor:

@@ -43,7 +43,7 @@ class LinkTask:
     Batches of training edges and as many negatives, an MLP on the product of two embeddings, binary
     cross-entropy. The whole graph at once; with ``num_parts`` ClusterGCN, whose ``batch_size``
     counts clusters; with ``num_neighbors`` neighbour sampling. Gradients are clipped where OGB's
-    example does so (:data:`virgo.experiments.tasks.link.batches.CLIPPED`) unless ``max_grad_norm`` says
+    example does so (``batches.CLIPPED``) unless ``max_grad_norm`` says
     otherwise; infinity switches that off.
 
     Args:
@@ -125,8 +125,16 @@ class LinkTask:
             # Random embeddings have no mean to follow through the graph, but a size.
             options.setdefault("signal", "rms")
         graph = self.graph_of(model, as_matrix=options.get("estimate") == "measured")
-        return plan(model, graph, method, seed=seed, num_classes=False, forward=encoded,
-                    loss=self.loss_of(model, seed), **options)  # fmt: skip
+        return plan(
+            model,
+            graph,
+            method,
+            seed=seed,
+            num_classes=False,
+            forward=encoded,
+            loss=self.loss_of(model, seed),
+            **options,
+        )
 
     def subject(self, name: str, settings: Settings, seed: int = 0) -> Subject:
         """The network called ``name`` at its start, to be looked at, not trained.

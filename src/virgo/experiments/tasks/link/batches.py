@@ -109,9 +109,14 @@ class WholeGraph(LinkBatches):
     """
 
     def __init__(
-        self, dataset: Any, settings: Settings, seed: int,
-        encoding: Encoding, positive: Tensor, negatives: Negatives,
-    ) -> None:  # fmt: skip
+        self,
+        dataset: Any,
+        settings: Settings,
+        seed: int,
+        encoding: Encoding,
+        positive: Tensor,
+        negatives: Negatives,
+    ) -> None:
         super().__init__(dataset, settings, seed)
         self.encoding, self.positive, self.negatives = encoding, positive, negatives
 
@@ -191,9 +196,14 @@ class SampledBatches(Layerwise):
     """
 
     def __init__(
-        self, dataset: Any, settings: Settings, seed: int, sampling: Sampling,
-        positive: Tensor, negatives: Negatives,
-    ) -> None:  # fmt: skip
+        self,
+        dataset: Any,
+        settings: Settings,
+        seed: int,
+        sampling: Sampling,
+        positive: Tensor,
+        negatives: Negatives,
+    ) -> None:
         from virgo.experiments.data.neighbours import NeighborSampler  # compiles
 
         super().__init__(dataset, settings, seed, sampling)

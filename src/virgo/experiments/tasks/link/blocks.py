@@ -37,9 +37,13 @@ class Blocks:
     """
 
     def __init__(
-        self, row: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int],
+        self,
+        row: Tensor,
+        col: Tensor,
+        value: Tensor,
+        shape: tuple[int, int],
         advantage: float = ADVANTAGE,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.shape = shape
         widths = _widths(row, col, shape, advantage)
         dense = col < widths[row // ROWS]

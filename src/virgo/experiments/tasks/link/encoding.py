@@ -1,6 +1,6 @@
 """Embeddings of all nodes of a graph, or of a sampled one, for a decoder to go on with.
 
-Node classification needs some nodes' outputs from constant features (:mod:`virgo.experiments.tasks.passes`).
+Node classification needs some nodes' outputs from constant features (``tasks/passes.py``).
 A link encoder needs every node's, and its input may be learned: then nothing of the first layer is
 constant but its operator.
 """

@@ -78,8 +78,10 @@ def _hits(evaluator: Any, pairs: Mapping[str, Any], score: Score, piece: int) ->
 
 def _reciprocal_rank(evaluator: Any, pairs: Mapping[str, Any], score: Score, piece: int) -> float:
     total, candidates = 0.0, pairs["target_node_neg"].size(1)
-    fields = (pairs[key].split(max(piece // candidates, 1))
-              for key in ("source_node", "target_node", "target_node_neg"))  # fmt: skip
+    fields = (
+        pairs[key].split(max(piece // candidates, 1))
+        for key in ("source_node", "target_node", "target_node_neg")
+    )
     for source, target, others in zip(*fields, strict=True):
         among = torch.stack([source.repeat_interleave(candidates), others.reshape(-1)])
         negative = _without_nan(score(among), torch.inf).view(-1, candidates)
