@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ class Stack(nn.Module):
 
     def __init__(self, layer: Layer, widths: tuple[int, ...]) -> None:
         super().__init__()
-        pairs = zip(widths, widths[1:], strict=False)
+        pairs = pairwise(widths)
         self.convs = nn.ModuleList(layer(a, b) for a, b in pairs)
 
     def through(self, x: Tensor, *rest: Any) -> Tensor:
@@ -91,7 +92,7 @@ class Dense(Stack):
 def mlp(*widths: int) -> nn.Sequential:
     """Linear layers with ReLU between them."""
     parts: list[nn.Module] = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in pairwise(widths):
         parts += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*parts[:-1])
 
@@ -402,8 +403,9 @@ between("FAConv", lambda _: gnn.FAConv(WIDTH), cls=BetweenWithFirst)
 between("GatedGraphConv", lambda _: gnn.GatedGraphConv(WIDTH, num_layers=2))
 between("AntiSymmetricConv", lambda _: gnn.AntiSymmetricConv(WIDTH, num_iters=2))
 between("GPSConv", lambda _: gnn.GPSConv(WIDTH, gnn.GCNConv(WIDTH, WIDTH), heads=4), dense)
-between("GPSConv GIN performer", lambda _: gnn.GPSConv(
-    WIDTH, gnn.GINConv(mlp(WIDTH, WIDTH, WIDTH)), heads=4, attn_type="performer"), dense)  # fmt: skip
+between("GPSConv GIN performer",
+        lambda _: gnn.GPSConv(WIDTH, gnn.GINConv(mlp(WIDTH, WIDTH, WIDTH)), heads=4,
+                              attn_type="performer"), dense)  # fmt: skip
 between("CGConv", lambda _: gnn.CGConv(WIDTH, dim=EDGE_FEATURES), featured, BetweenWithEdges)
 between("CGConv batch_norm mean",
         lambda _: gnn.CGConv(WIDTH, dim=EDGE_FEATURES, aggr="mean", batch_norm=True),
@@ -566,7 +568,7 @@ class Pooled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         widths = (16, WIDTH, WIDTH)
-        pairs = zip(widths, widths[1:], strict=False)
+        pairs = pairwise(widths)
         self.convs = nn.ModuleList(
             gnn.GINEConv(mlp(a, b, b), edge_dim=EDGE_FEATURES) for a, b in pairs
         )

@@ -36,7 +36,8 @@ def call(model: nn.Module, data: Any, forward: Forward | None) -> Any:
         return forward(model, data)
     if isinstance(model, gnn.Sequential):
         return model(*[data[name] for name in model.signature.param_dict])
-    parameters = inspect.signature(model.forward).parameters.values()
+    uncompiled = getattr(model, "_orig_mod", model)
+    parameters = inspect.signature(uncompiled.forward).parameters.values()
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     required = [p.name for p in named if p.default is p.empty]
     if required in (["data"], ["batch"]):
@@ -53,8 +54,8 @@ def first_batch(data: Any) -> Any:
 
 def _attribute(data: Any, name: str) -> Any:
     if isinstance(data, HeteroData):
-        return getattr(data, name.removesuffix("_dict") + "_dict", None) or None
-    return data[name] if name in data else None
+        return data.collect(name.removesuffix("_dict"), True) or None
+    return data.get(name)
 
 
 def natural_loss(output: Any, data: Any, draw: torch.Generator) -> Tensor:
@@ -63,18 +64,29 @@ def natural_loss(output: Any, data: Any, draw: torch.Generator) -> Tensor:
         data = data["paper"]
         output = output["paper"] if isinstance(output, dict) else output
     out = next(t for t in tensors(output) if t.is_floating_point() and t.requires_grad)
-    labels = data["edge_label"] if "edge_label" in data else data["y"] if "y" in data else None
-    mask = data["train_mask"] if "train_mask" in data else None
-    if labels is not None and labels.is_floating_point() and out.numel() == labels.numel():
-        out, binary = out.view_as(labels), bool(((labels == 0) | (labels == 1)).all())
-        out, labels = (out[mask], labels[mask]) if mask is not None else (out, labels)
+    on_edges = "edge_label" in data
+    labels = data["edge_label"] if on_edges else data.get("y")
+    mask = None if on_edges else data.get("train_mask")
+    if labels is None:
+        return probe(out, draw)
+    if labels.is_floating_point() and out.numel() == labels.numel():
+        binary = bool(((labels == 0) | (labels == 1)).all())
         loss = functional.binary_cross_entropy_with_logits if binary else functional.mse_loss
-        return loss(out, labels)
-    if labels is not None and not labels.is_floating_point() and out.shape[:-1] == labels.shape:
-        if out.size(-1) > int(labels.max()):
-            out, labels = (out[mask], labels[mask]) if mask is not None else (out, labels)
-            return functional.cross_entropy(out.flatten(0, -2), labels.flatten())
-    return (out * torch.randn(out.shape, generator=draw)).mean()
+        out = out.view_as(labels)
+    elif out.shape[:-1] == labels.shape and out.size(-1) > int(labels.max()):
+        loss = functional.cross_entropy
+    else:
+        return probe(out, draw)
+    if mask is not None:
+        out, labels = out[mask], labels[mask]
+    if loss is functional.cross_entropy:
+        out, labels = out.flatten(0, -2), labels.flatten()
+    return loss(out, labels.to(out.dtype) if labels.is_floating_point() else labels)
+
+
+def probe(out: Tensor, draw: torch.Generator) -> Tensor:
+    """A random linear function of the output."""
+    return (out * torch.randn(out.shape, generator=draw, dtype=out.dtype)).mean()
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
