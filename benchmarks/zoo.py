@@ -36,6 +36,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy as is_uninitialized
 from zoo_measure import Ranges, first_batch, is_lazy, materialise, measure
 from zoo_networks import NETWORKS, UNAVAILABLE, Network
 
@@ -119,7 +120,9 @@ def _same(a: dict[Any, Tensor], b: dict[Any, Tensor]) -> bool:
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
+    """A copy of all weights that have a shape yet."""
+    shaped = ((name, p) for name, p in model.named_parameters() if not is_uninitialized(p))
+    return {name: p.detach().clone() for name, p in shaped}
 
 
 def initialised(network: Network, seed: int) -> tuple[nn.Module, Any, Any, Any, list[str]]:

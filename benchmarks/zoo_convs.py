@@ -121,7 +121,7 @@ def stack(name: str, layer: Layer, data: Any = papers, cls: type[Stack] = Stack)
 # Features and edges.
 stack("GCNConv", gnn.GCNConv)
 stack("GCNConv normalize=False", partial(gnn.GCNConv, normalize=False), dense)
-stack("GCNConv improved cached", partial(gnn.GCNConv, improved=True, cached=True))
+stack("GCNConv cached", partial(gnn.GCNConv, cached=True))
 stack("SAGEConv", gnn.SAGEConv)
 stack("SAGEConv max", partial(gnn.SAGEConv, aggr="max"))
 stack("SAGEConv project", partial(gnn.SAGEConv, project=True), dense)
@@ -483,9 +483,19 @@ class Hyper(Stack):
         return self.through(x, hyperedge_index)
 
 
-class AttentiveHyper(Stack):
+class AttentiveHyper(nn.Module):
+    """Attention between nodes and hyperedges, whose features are as wide as the nodes'."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        options = {"use_attention": True, "heads": 4, "concat": False}
+        self.lin = nn.Linear(FEATURES, WIDTH)
+        self.conv = gnn.HypergraphConv(WIDTH, WIDTH, **options)
+        self.head = nn.Linear(WIDTH, CLASSES)
+
     def forward(self, x: Tensor, hyperedge_index: Tensor, hyperedge_attr: Tensor) -> Tensor:
-        return self.convs[0](x, hyperedge_index, None, hyperedge_attr)
+        x = self.lin(x).relu()
+        return self.head(self.conv(x, hyperedge_index, hyperedge_attr=hyperedge_attr).relu())
 
 
 def hypergraph(seed: int) -> Any:
@@ -501,9 +511,8 @@ stack("HypergraphConv", gnn.HypergraphConv, hypergraph, Hyper)
 @network("conv", "HypergraphConv attention")
 def _(seed: int) -> Any:
     data = hypergraph(seed)
-    data.hyperedge_attr = data.x.clone()
-    layer = partial(gnn.HypergraphConv, use_attention=True, heads=4, concat=False)
-    return AttentiveHyper(layer, (FEATURES, CLASSES)), data
+    data.hyperedge_attr = data.x[:, :WIDTH].clone()
+    return AttentiveHyper(), data
 
 
 class Colours(nn.Module):

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +24,7 @@ import torch
 import torch_geometric.nn as gnn
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch_geometric.data import HeteroData
 from torch_geometric.loader import DataLoader
 
@@ -154,34 +156,66 @@ def _owns_matrix(module: nn.Module) -> bool:
     return any(p.requires_grad and p.dim() > 1 for p in module.parameters(recurse=False))
 
 
+class Recorder(TorchFunctionMode):
+    """Every call of every layer, in order; gradients arrive with the backward pass.
+
+    A product with a weight outside of any layer's call is one too: ``x @ lin.weight.t()`` in
+    ``forward`` itself (as PMLP has it) runs no hook.
+    """
+
+    PRODUCTS = (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__,
+                functional.linear)  # fmt: skip
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.calls: list[Layer] = []
+        self.names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+        self.running = 0
+
+    def before(self, *_: Any) -> None:
+        self.running += 1
+
+    def after(self, name: str, _: nn.Module, __: Any, output: Any) -> None:
+        self.running -= 1
+        self.record(name, output)
+
+    def record(self, name: str, output: Any) -> None:
+        values = [t for t in tensors(output) if t.is_floating_point() and t.numel()]
+        if not values:
+            return
+        squares = sum(t.detach().double().square().sum().item() for t in values)
+        layer = Layer(name, values[0].size(0), squares, sum(t.numel() for t in values))
+        self.calls.append(layer)
+
+        def backward(gradient: Tensor) -> None:
+            layer.gradient += gradient.detach().double().square().sum().item()
+            layer.gradient_count += gradient.numel()
+
+        for value in values:
+            if value.requires_grad:
+                value.register_hook(backward)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if func in self.PRODUCTS and not self.running:
+            factors = [t if t._base is None else t._base for t in tensors(args)]
+            weights = [self.names[id(t)] for t in factors if id(t) in self.names]
+            if weights:
+                self.record(weights[0], output)
+        return output
+
+
 @contextmanager
-def hooked(model: nn.Module) -> Iterator[list[Layer]]:
-    """Every call of every layer, in order; gradients arrive with the backward pass."""
-    calls: list[Layer] = []
-
-    def hook(name: str) -> Callable[..., None]:
-        def after(_: nn.Module, __: Any, output: Any) -> None:
-            values = [t for t in tensors(output) if t.is_floating_point() and t.numel()]
-            if not values:
-                return
-            squares = sum(t.detach().double().square().sum().item() for t in values)
-            layer = Layer(name, values[0].size(0), squares, sum(t.numel() for t in values))
-            calls.append(layer)
-
-            def backward(gradient: Tensor) -> None:
-                layer.gradient += gradient.detach().double().square().sum().item()
-                layer.gradient_count += gradient.numel()
-
-            for value in values:
-                if value.requires_grad:
-                    value.register_hook(backward)
-
-        return after
-
+def recorded(model: nn.Module) -> Iterator[list[Layer]]:
+    """What a :class:`Recorder` hears; its hooks are gone afterwards."""
+    recorder = Recorder(model)
     with ExitStack() as stack:
         for name, module in watched(model).items():
-            stack.callback(module.register_forward_hook(hook(name)).remove)
-        yield calls
+            stack.callback(module.register_forward_pre_hook(recorder.before).remove)
+            hook = module.register_forward_hook(partial(recorder.after, name))
+            stack.callback(hook.remove)
+        stack.enter_context(recorder)
+        yield recorder.calls
 
 
 @contextmanager
@@ -208,7 +242,7 @@ def measure(model: nn.Module, data: Any, forward: Forward | None, seed: int) -> 
         torch.manual_seed(seed)
         bare.train()
         bare.zero_grad()
-        with without_dropout(bare), hooked(bare) as calls:
+        with without_dropout(bare), recorded(bare) as calls:
             output = call(bare, batch, forward)
             loss = natural_loss(output, batch, torch.Generator().manual_seed(seed))
             loss.backward()
