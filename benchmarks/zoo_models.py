@@ -1,7 +1,7 @@
 """The ready-made models of ``torch_geometric.nn.models`` that run here.
 
-``DimeNet``, ``DimeNetPlusPlus`` and ``ViSNet`` search for neighbours and need pyg-lib; ``GNNFF``
-needs torch-sparse; ``Node2Vec`` and ``MetaPath2Vec`` are embeddings without layers.
+``DimeNet``, ``DimeNetPlusPlus``, ``ViSNet`` and ``GNNFF`` search for neighbours and need pyg-lib;
+``Node2Vec`` and ``MetaPath2Vec`` are embeddings without layers.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from zoo_data import (
     add,
     batch,
     dense,
+    generator,
     network,
     papers,
 )
@@ -198,6 +199,20 @@ def _(seed: int) -> Any:
 @model("ARLinkPredictor")
 def _(seed: int) -> Any:
     return gnn.ARLinkPredictor(FEATURES, WIDTH, WIDTH), papers(seed)
+
+
+@model("LPFormer")
+def _(seed: int) -> Any:
+    data = papers(seed, "edge_label_index", "edge_label")
+    weight = torch.rand(data.num_edges, generator=generator(seed))
+    data.ppr_matrix = torch.sparse_coo_tensor(data.edge_index, weight, (NODES, NODES)).coalesce()
+
+    def score(model: nn.Module, data: Any) -> Tensor:
+        """The pairs to score are called ``batch``."""
+        pairs = data.edge_label_index
+        return model(pairs, data.x, data.edge_index, data.ppr_matrix)
+
+    return gnn.models.LPFormer(FEATURES, WIDTH), data, score
 
 
 def within(pos: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor]:

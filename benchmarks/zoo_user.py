@@ -73,7 +73,7 @@ NORMS = {
     "InstanceNorm": partial(gnn.InstanceNorm, WIDTH),
     "GraphSizeNorm": gnn.GraphSizeNorm,
     "DiffGroupNorm": partial(gnn.DiffGroupNorm, WIDTH, 4),
-    "MessageNorm-free MeanSubtraction": gnn.MeanSubtractionNorm,
+    "MeanSubtractionNorm": gnn.MeanSubtractionNorm,
 }
 for norm_name, norm in NORMS.items():
     add(f"norm {norm_name}", "user", lambda seed, norm=norm: (Encoded(4, norm=norm), papers(seed)))
