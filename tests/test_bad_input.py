@@ -474,7 +474,7 @@ def test_initialising_lazy_layers_keeps_every_modules_mode() -> None:
 
 
 def test_a_plan_for_a_lazy_model_waits_for_its_shapes() -> None:
-    plan, model = virgo.plan(Lazy(), graph()), unusual(Lazy())
+    plan, model = virgo.plan(Lazy(), graph(), "virgo-backward"), unusual(Lazy())
     with untouched(model), pytest.raises(virgo.PlanError, match=r"lazy ones\. Run the model once"):
         plan.apply_(model)
 
@@ -520,7 +520,9 @@ def test_an_argument_nobody_has() -> None:
     refuses(
         virgo.LayerError, "Net.forward: its argument 'temperature'.*forward=lambda", graph(), model
     )
-    plan = virgo.plan(model, graph(), forward=lambda m, d: m(d.x, d.edge_index, 2.0))
+    plan = virgo.plan(
+        model, graph(), "virgo-backward", forward=lambda m, d: m(d.x, d.edge_index, 2.0)
+    )
     assert list(plan.variances) == ["conv.lin.weight"]
 
 
@@ -759,7 +761,7 @@ def test_weights_computed_inside_the_model() -> None:
     ("option", "choices"),
     [
         ("variant", "theorem, released"),
-        ("distribution", "uniform, normal, truncated, orthogonal, mirrored"),
+        ("distribution", "uniform, normal, truncated, orthogonal, mirrored, own"),
         ("signal", "mean, rms"),
         ("estimate", "analytic, measured"),
         ("bias", "zero, keep"),
@@ -808,8 +810,10 @@ def test_a_seed_that_is_no_integer(seed: Any) -> None:
 
 
 def test_a_seed_from_numpy_can_be_stored() -> None:
-    plan = virgo.plan(network(), graph(), seed=np.int64(3))
-    assert virgo.Plan.from_json(plan.to_json()) == virgo.plan(network(), graph(), seed=3)
+    plan = virgo.plan(network(), graph(), "virgo-backward", seed=np.int64(3))
+    assert virgo.Plan.from_json(plan.to_json()) == virgo.plan(
+        network(), graph(), "virgo-backward", seed=3
+    )
 
 
 @pytest.mark.parametrize("method", ["lecun", "xavier", "kaiming-forward", "kaiming-backward"])
@@ -891,7 +895,7 @@ def test_a_method_that_gives_no_variance(variance: float, monkeypatch: pytest.Mo
 
 
 def test_a_plan_for_another_model_names_every_mismatch() -> None:
-    plan = virgo.plan(GCN(FEATURES, 8, 4, CLASSES), graph())
+    plan = virgo.plan(GCN(FEATURES, 8, 4, CLASSES), graph(), "virgo-backward")
     other = unusual(GCN(FEATURES, 16, 3, CLASSES, bias=False))
     other.convs[2].lin.weight.requires_grad_(False)  # type: ignore[union-attr]
     for call in (plan.apply_, virgo.Plan.from_json(plan.to_json()).apply_):
@@ -910,7 +914,7 @@ def test_a_plan_for_another_model_names_every_mismatch() -> None:
 
 
 def test_a_plan_meets_a_frozen_weight() -> None:
-    plan, model = virgo.plan(network(), graph()), network()
+    plan, model = virgo.plan(network(), graph(), "virgo-backward"), network()
     model.convs[1].lin.weight.requires_grad_(False)
     with untouched(model), pytest.raises(virgo.PlanError, match=r"convs\.1\.lin\.weight is frozen"):
         plan.apply_(model)
@@ -918,7 +922,7 @@ def test_a_plan_meets_a_frozen_weight() -> None:
 
 def test_a_plan_meets_a_frozen_bias() -> None:
     """Frozen parameters are left alone, also those frozen after planning."""
-    plan, model = virgo.plan(network(), graph()), network()
+    plan, model = virgo.plan(network(), graph(), "virgo-backward"), network()
     model.convs[1].bias.data.fill_(3.0)
     model.convs[1].bias.requires_grad_(False)
     with untouched(model), pytest.raises(virgo.PlanError, match=r"convs\.1\.bias is frozen"):
@@ -935,7 +939,7 @@ def test_json_that_is_no_plan(text: Any) -> None:
 
 
 def spoiled(**changes: Any) -> str:
-    raw = json.loads(virgo.plan(network(), graph()).to_json())
+    raw = json.loads(virgo.plan(network(), graph(), "virgo-backward").to_json())
     row = changes.pop("row", {})
     raw["rows"][1].update(row)
     return json.dumps(raw | changes)

@@ -91,7 +91,7 @@ def test_sample_variance_is_the_planned_one(distribution: str, variance: float) 
     assert bound < 0.025  # or it would let the other definitions of these variances through
     row = virgo.Row("conv", "conv.lin.weight", shape, 400, 300, 1.0, variance)
     plan = virgo.Plan("virgo", (row,), distribution=distribution)
-    weight = plan.draw(row, 0, torch.float32).double()
+    weight = plan.draw(row, 0, torch.empty(0)).double()
     assert weight.square().mean().item() == pytest.approx(variance, rel=bound)
     # the mean of n variables of variance v has standard deviation sqrt(v / n)
     assert abs(weight.mean().item()) < 5 * math.sqrt(variance / math.prod(shape))

@@ -480,7 +480,7 @@ def test_layers_count_in_the_order_they_run() -> None:
     layers = [[[(operator, f"{name}.lin.weight", *fans)]] for name, fans in widths.items()]
     model = OutOfOrder()
     assert_plans(model, data, layers, mean_features(data))
-    left = dict(virgo.plan(model, data).left_alone)
+    left = dict(virgo.plan(model, data, "virgo-backward").left_alone)
     assert left["unused.lin_l.weight"] == "its layer did not run"
     declared = [layers[2], layers[1], layers[0]]
     wrong = dict(oracle(declared, mean_features(data), "virgo-forward"))
@@ -565,7 +565,7 @@ def test_linear_layers_between_are_left_alone() -> None:
     model = NGNN()
     assert_plans(model, data, layers, mean_features(data))
     before = model.inserted.weight.detach().clone(), model.inserted.bias.detach().clone()
-    plan = virgo.init_(model, data)
+    plan = virgo.init_(model, data, "virgo-backward")
     assert torch.equal(model.inserted.weight, before[0])
     assert torch.equal(model.inserted.bias, before[1])
     left = dict(plan.left_alone)
@@ -621,7 +621,7 @@ def test_pyg_models_with_norms(kind: str, norm: str | None) -> None:
     model = BASIC[kind][0](5, 8, num_layers=3, out_channels=CLASSES, norm=norm)
     layers = basic(kind, [5, 8, 8, CLASSES], data)
     assert_plans(model, data, layers, mean_features(data))
-    left = dict(virgo.plan(model, data).left_alone)
+    left = dict(virgo.plan(model, data, "virgo-backward").left_alone)
     owners = {name.rpartition(".")[0] for name in left}
     assert all("norm" in owner for owner in owners)
     assert bool(owners) == (norm is not None)
@@ -636,7 +636,7 @@ def test_pyg_models_with_jumping_knowledge(kind: str, jk: str) -> None:
     layers = basic(kind, [5, 8, 8, 8], data)
     jumps = (2,) if jk == "last" else (0, 1, 2)
     assert_plans(model, data, layers, mean_features(data), num_classes=None, to_output=jumps)
-    left = dict(virgo.plan(model, data).left_alone)
+    left = dict(virgo.plan(model, data, "virgo-backward").left_alone)
     assert left["lin.weight"] == "a linear layer outside message passing"
 
 
@@ -683,18 +683,18 @@ def test_classes_are_inferred_only_where_the_last_output_is_the_logits(
 
 def test_classes_are_not_inferred_from_what_are_no_classes() -> None:
     model, data = Ending(lambda h: h), graph(20)
-    assert virgo.plan(model, data).num_classes == CLASSES
+    assert virgo.plan(model, data, "virgo-backward").num_classes == CLASSES
     for y in (None, torch.rand(24), torch.rand(24, 3), torch.full((24,), CLASSES)):
         data.y = y
-        assert virgo.plan(model, data).num_classes is None
-    assert virgo.plan(model, data, num_classes=CLASSES).num_classes == CLASSES
-    assert virgo.plan(model, data, num_classes=True).num_classes == CLASSES
+        assert virgo.plan(model, data, "virgo-backward").num_classes is None
+    assert virgo.plan(model, data, "virgo-backward", num_classes=CLASSES).num_classes == CLASSES
+    assert virgo.plan(model, data, "virgo-backward", num_classes=True).num_classes == CLASSES
 
 
 @pytest.mark.parametrize("said", [0, 1])
 def test_fewer_than_two_classes_are_refused(said: int) -> None:
     with pytest.raises(virgo.OptionError, match=r"num_classes: expected at least 2.*False"):
-        virgo.plan(Ending(lambda h: h), graph(20), num_classes=said)
+        virgo.plan(Ending(lambda h: h), graph(20), "virgo-backward", num_classes=said)
 
 
 # --- what data may be ----------------------------------------------------------------------
@@ -839,7 +839,7 @@ def test_many_graphs_are_one_approximation_graph(kind: str) -> None:
     assert_plans(model, whole, layers, h0)
     assert_plans(model, graphs, layers, h0)
     assert_plans(model, Batch.from_data_list(graphs), layers, h0)
-    facts = virgo.plan(model, graphs).graph
+    facts = virgo.plan(model, graphs, "virgo-backward").graph
     assert facts["nodes"] == whole.num_nodes
     assert facts["edges"] == whole.num_edges
     assert facts["sampled"]["graphs"] == facts["sampled"]["of"] == 5
@@ -848,18 +848,20 @@ def test_many_graphs_are_one_approximation_graph(kind: str) -> None:
 def test_sampled_graphs_are_recorded_and_follow_the_seed() -> None:
     graphs = several(8)
     model, _ = stack([make_gcn] * 2, graphs[0])
-    plans = [virgo.plan(model, graphs, max_graphs=3, seed=seed) for seed in range(12)]
+    plans = [
+        virgo.plan(model, graphs, "virgo-backward", max_graphs=3, seed=seed) for seed in range(12)
+    ]
     for seed, plan in enumerate(plans):
         facts = plan.graph["sampled"]
         assert (facts["graphs"], facts["of"], facts["seed"]) == (3, 8, seed)
         assert len(set(facts["index"])) == 3
         chosen = [graphs[i] for i in facts["index"]]
-        assert plan.variances == virgo.plan(model, chosen).variances
-        assert plan == virgo.plan(model, graphs, max_graphs=3, seed=seed)
+        assert plan.variances == virgo.plan(model, chosen, "virgo-backward").variances
+        assert plan == virgo.plan(model, graphs, "virgo-backward", max_graphs=3, seed=seed)
         assert virgo.Plan.from_json(plan.to_json()) == plan
     assert len({tuple(plan.graph["sampled"]["index"]) for plan in plans}) > 1
-    everything = virgo.plan(model, graphs, max_graphs=8)
-    assert everything.variances == virgo.plan(model, graphs).variances
+    everything = virgo.plan(model, graphs, "virgo-backward", max_graphs=8)
+    assert everything.variances == virgo.plan(model, graphs, "virgo-backward").variances
 
 
 def test_graphs_are_sampled_uniformly() -> None:
@@ -1046,7 +1048,7 @@ def test_gain_of_the_nonlinearity(nonlinearity: Any, gain: float) -> None:
     data = graph(41)
     model, layers = stack([make_gcn] * 3, data)
     options = {"nonlinearity": nonlinearity}
-    assert virgo.plan(model, data, **options).gain == close(gain)
+    assert virgo.plan(model, data, "virgo-backward", **options).gain == close(gain)
     assert_plans(model, data, layers, mean_features(data), options, gain=gain)
 
 
@@ -1054,9 +1056,9 @@ def test_an_unknown_nonlinearity_is_refused() -> None:
     data = graph(41)
     model, _ = stack([make_gcn], data)
     with pytest.raises(virgo.OptionError, match=r"nonlinearity: expected .*relu.*got 'rellu'"):
-        virgo.plan(model, data, nonlinearity="rellu")
+        virgo.plan(model, data, "virgo-backward", nonlinearity="rellu")
     with pytest.raises(virgo.OptionError, match=r"nonlinearity: .*lets a signal through"):
-        virgo.plan(model, data, nonlinearity=lambda z: 0 * z)
+        virgo.plan(model, data, "virgo-backward", nonlinearity=lambda z: 0 * z)
 
 
 @pytest.mark.parametrize(
@@ -1104,7 +1106,7 @@ def test_an_unknown_option_value_lists_the_choices(option: str) -> None:
     data = graph(42)
     model, _ = stack([make_gcn] * 2, data)
     with pytest.raises(virgo.OptionError, match=rf"{option}: expected one of .*got 'nonsense'"):
-        virgo.plan(model, data, **{option: "nonsense"})
+        virgo.plan(model, data, "virgo-backward", **{option: "nonsense"})
 
 
 def test_attention_is_refused_with_the_two_ways_out() -> None:
@@ -1113,7 +1115,7 @@ def test_attention_is_refused_with_the_two_ways_out() -> None:
     with pytest.raises(
         virgo.LayerError, match=r"convs\.1: .*GATConv.*register_layer.*estimate='measured'"
     ):
-        virgo.plan(model, data)
+        virgo.plan(model, data, "virgo-backward")
 
 
 def test_a_bare_layer_is_a_model() -> None:
@@ -1201,7 +1203,7 @@ def test_a_generator_can_stand_for_the_seed() -> None:
     model, _ = stack([make_gcn] * 2, data)
 
     def weights(seed: int) -> Tensor:
-        virgo.init_(model, data, generator=torch.Generator().manual_seed(seed))
+        virgo.init_(model, data, "virgo-backward", generator=torch.Generator().manual_seed(seed))
         return model.convs[0].lin.weight.detach().clone()
 
     assert torch.equal(weights(1), weights(1))
@@ -1255,7 +1257,7 @@ def test_every_parameter_is_accounted_for() -> None:
         NGNN(),
         OutOfOrder(),
     ):
-        plan = virgo.plan(model, data)
+        plan = virgo.plan(model, data, "virgo-backward")
         listed = [*plan.variances, *plan.biases, *(name for name, _ in plan.left_alone)]
         assert sorted(listed) == sorted(name for name, _ in model.named_parameters())
         assert all(reason for _, reason in plan.left_alone)

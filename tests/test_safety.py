@@ -366,22 +366,24 @@ def test_drawing_does_not_depend_on_the_default_device(data: Data) -> None:
     """``torch.set_default_device("cuda")`` is common; the draw is made on the CPU regardless."""
     for distribution in ("uniform", "normal", "truncated", "orthogonal", "mirrored"):
         model = GCN(data.num_features, 16, 3, CLASSES)
-        plan = virgo.plan(model, data, distribution=distribution)
-        expected = plan.draw(plan.rows[1], 0, torch.float32)
+        plan = virgo.plan(model, data, "virgo-backward", distribution=distribution)
+        expected = plan.draw(plan.rows[1], 0, torch.empty(0, dtype=torch.float32))
         with torch.device("meta"):
-            drawn = plan.draw(plan.rows[1], 0, torch.float32)
+            drawn = plan.draw(plan.rows[1], 0, torch.empty(0, dtype=torch.float32))
         assert drawn.device.type == "cpu"
         assert torch.equal(drawn, expected)
 
 
 def test_drawing_does_not_depend_on_the_default_dtype(data: Data) -> None:
     model = GCN(data.num_features, 16, 3, CLASSES)
-    plans = [virgo.plan(model, data, distribution=d) for d in ("uniform", "mirrored")]
+    plans = [
+        virgo.plan(model, data, "virgo-backward", distribution=d) for d in ("uniform", "mirrored")
+    ]
     for plan in plans:
-        expected = plan.draw(plan.rows[1], 0, torch.float32)
+        expected = plan.draw(plan.rows[1], 0, torch.empty(0, dtype=torch.float32))
         torch.set_default_dtype(torch.float64)
         try:
-            drawn = plan.draw(plan.rows[1], 0, torch.float32)
+            drawn = plan.draw(plan.rows[1], 0, torch.empty(0, dtype=torch.float32))
         finally:
             torch.set_default_dtype(torch.float32)
         assert torch.equal(drawn, expected)
@@ -426,22 +428,22 @@ def test_a_generator_gives_the_seed_and_is_advanced(data: Data) -> None:
     generator = torch.Generator().manual_seed(11)
     model = GCN(data.num_features, 16, 3, CLASSES)
     with untouched(model, weights=False):
-        one = virgo.init_(model, data, generator=generator)
+        one = virgo.init_(model, data, "virgo-backward", generator=generator)
     first = weights(model)
-    two = virgo.init_(model, data, generator=generator)
+    two = virgo.init_(model, data, "virgo-backward", generator=generator)
     assert one.seed != two.seed
     assert not equal(first, weights(model))
-    again = virgo.init_(model, data, generator=torch.Generator().manual_seed(11))
+    again = virgo.init_(model, data, "virgo-backward", generator=torch.Generator().manual_seed(11))
     assert again == one
     assert equal(first, weights(model))
     # the plan records what it took, so that no generator is needed to repeat it
-    virgo.init_(model, data, seed=one.seed)
+    virgo.init_(model, data, "virgo-backward", seed=one.seed)
     assert equal(first, weights(model))
 
 
 def test_applying_with_a_seed_or_a_generator(data: Data) -> None:
     model = GCN(data.num_features, 16, 3, CLASSES)
-    plan = virgo.init_(model, data, seed=4)
+    plan = virgo.init_(model, data, "virgo-backward", seed=4)
     drawn = weights(model)
     plan.apply_(model, seed=9)
     assert not equal(drawn, weights(model))
@@ -497,53 +499,6 @@ def test_twice_the_depth_costs_about_twice_the_work(kind: Any, data: Data) -> No
 
 # --- rooms -------------------------------------------------------------------------------------
 
-#: Every room, lowest first; a room may import those below it. Rooms on one line are strangers.
-FLOORS = [
-    {"errors", "processors"},
-    {"theory", "_kernels", "data", "vectors"},
-    {"compressed", "lake", "ondisk"},
-    {"propagation", "sampling"},
-    {"inputs", "layers", "stored"},
-    {"reading", "modules"},
-    {"tracing"},
-    {"bare"},
-    {"amplitudes", "plans", "schemes", "observing"},
-    {"study"},
-    {"analytic", "measured", "released", "leftovers", "neighbourhoods"},
-    {"init"},
-    {"diagnostics", "models"},
-    {"tasks"},
-    {"report", "sweep"},
-    {"demo"},
-    {"cli"},
-    {"__init__", "__main__"},
-]
-FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-#: Arrows that point up, each inside a function and for a reason.
-EXCEPTIONS = {
-    ("diagnostics", "report"): "a measurement's .plot() and .save() draw when asked to",
-    ("propagation", "stored"): "Graph.open returns the kind of graph that is on disk",
-    ("sweep", "report"): "a table's .figure() and .save() draw when asked to",
-}
-#: Slow or optional libraries, and the only rooms that may import them.
-LIBRARIES = {
-    "numba": {"_kernels", "data/_sampling", "ondisk", "tasks"},
-    "matplotlib": {"report", "diagnostics", "demo"},
-    "optuna": {"sweep"},
-    "rich": {"cli", "report", "sweep"},
-    "scipy": {"sweep"},
-    "ogb": {"data"},
-    "ibis": {"lake"},
-    "duckdb": {"lake"},
-    "pyspark": {"lake"},
-    "pyarrow": {"lake", "ondisk"},
-    "safetensors": {"tasks"},
-}
-
-
-def room_of(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
-
 
 def imports(path: Path, *, inside: bool = False, top_level: bool = False) -> set[str]:
     """The modules a file imports, the package's own as ``virgo.<room>``.
@@ -568,43 +523,6 @@ def imports(path: Path, *, inside: bool = False, top_level: bool = False) -> set
     return found
 
 
-def arrows(path: Path, *, top_level: bool = False) -> set[tuple[str, str]]:
-    """``(room, room it imports)``; the version is a constant, whoever holds it."""
-    names = imports(path, inside=path.parent != SOURCE, top_level=top_level)
-    rooms = {name.split(".")[1] for name in names if name.startswith("virgo.")}
-    return {(room_of(path), room) for room in rooms - {"__version__", room_of(path)}}
-
-
-def points_down(source: str, target: str) -> bool:
-    if source == "data":
-        return target == "errors"
-    return target in FLOOR and FLOOR[target] < FLOOR[source]
-
-
-def test_every_room_has_a_floor() -> None:
-    assert {room_of(path) for path in SOURCE.rglob("*.py")} <= set(FLOOR)
-
-
-def test_import_arrows_point_down() -> None:
-    files = sorted(SOURCE.rglob("*.py"))
-    at_once = {arrow for path in files for arrow in arrows(path, top_level=True)}
-    ever = {arrow for path in files for arrow in arrows(path)}
-    assert {arrow for arrow in at_once if not points_down(*arrow)} == set()
-    assert {arrow for arrow in ever if not points_down(*arrow)} <= set(EXCEPTIONS)
-    assert ("init", "study") in ever, "the parser sees no imports at all"
-
-
-def test_an_arrow_that_points_up_is_seen(tmp_path: Path) -> None:
-    text = "from . import theory\nfrom .init import plan\ndef f():\n    import virgo.cli\n"
-    (tmp_path / "layers.py").write_text(text)
-    assert imports(tmp_path / "layers.py") == {"virgo.theory", "virgo.init", "virgo.cli"}
-    assert imports(tmp_path / "layers.py", top_level=True) == {"virgo.theory", "virgo.init"}
-    assert points_down("layers", "theory")
-    assert not points_down("layers", "init")
-    assert not points_down("layers", "inputs")
-    assert not points_down("data", "theory")
-
-
 def test_theory_knows_neither_networks_nor_graphs() -> None:
     names = imports(SOURCE / "theory.py")
     assert not {n for n in names if n.startswith(("torch_geometric", "torch.nn", "virgo"))}
@@ -616,22 +534,6 @@ def test_theory_knows_neither_networks_nor_graphs() -> None:
         for alias in node.names
     }
     assert "nn" not in from_torch
-
-
-def test_only_layers_knows_pygs_layer_classes() -> None:
-    """Those above ``init`` may build models; those below describe none."""
-    for path in SOURCE.rglob("*.py"):
-        if room_of(path) not in ("layers", "models", "demo", "diagnostics"):
-            names = imports(path)
-            assert not {n for n in names if n.startswith("torch_geometric.nn")}, path.name
-
-
-def test_slow_libraries_stay_in_their_rooms() -> None:
-    for path in SOURCE.rglob("*.py"):
-        for name in imports(path):
-            allowed = LIBRARIES.get(name.split(".")[0])
-            places = {room_of(path), path.relative_to(SOURCE).with_suffix("").as_posix()}
-            assert allowed is None or places & allowed, f"{path.name} imports {name}"
 
 
 def test_import_is_light() -> None:

@@ -175,7 +175,7 @@ def _draw(model: nn.Module, base: Plan, units: list[_Unit]) -> None:
         for unit in units:
             for row in unit.rows:
                 parameter = parameters[row.weight]
-                parameter.copy_(base.draw(row, base.seed, parameter.dtype))
+                parameter.copy_(base.draw(row, base.seed, parameter))
             if base.bias == "zero":
                 for row in unit.rows:
                     for owner in {row.weight.rpartition(".")[0], row.layer}:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from virgo.errors import OptionError
 
-DISTRIBUTIONS = ("uniform", "normal", "truncated", "orthogonal", "mirrored")
+DISTRIBUTIONS = ("uniform", "normal", "truncated", "orthogonal", "mirrored", "own")
 #: Variance of a standard normal cut off at two standard deviations.
 _TRUNCATED_VARIANCE = 1.0 - 2 * 2.0 * math.exp(-2.0) / math.sqrt(2 * math.pi) / math.erf(
     math.sqrt(2.0)
@@ -69,6 +69,8 @@ def standard(
             f"distribution: expected one of {', '.join(DISTRIBUTIONS)}, got {distribution!r}. "
             f"Choose one."
         )
+    if distribution == "own":
+        raise OptionError("distribution='own': expected a weight that is there, got none to scale.")
     empty = torch.empty(shape, dtype=dtype, device="cpu")  # whatever the default device is
     if distribution == "uniform":
         return empty.uniform_(-math.sqrt(3), math.sqrt(3), generator=generator)

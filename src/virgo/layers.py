@@ -128,6 +128,13 @@ def is_layer(module: nn.Module) -> bool:
     )
 
 
+def is_message_passing(module: nn.Module) -> bool:
+    """Whether this is a layer of PyG that passes messages, sparse or dense."""
+    home, name = type(module).__module__, type(module).__name__
+    is_dense = home.startswith("torch_geometric.nn.dense.") and name.endswith("Conv")
+    return isinstance(module, MessagePassing) or is_dense
+
+
 def _aggregation(layer: Any, graph: Graph, self_weight: float = 0.0) -> Operator:
     """The sum or mean over neighbours; anything else has no constant coefficients."""
     aggregation = str(layer.aggr).lower()

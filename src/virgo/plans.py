@@ -38,6 +38,7 @@ class Row:
     in_first: bool = False
     mirror_in: bool = False
     mirror_out: bool = False
+    distribution: str | None = None  # where it differs from the plan's
 
     def __post_init__(self) -> None:
         number = isinstance(self.variance, (int, float)) and not isinstance(self.variance, bool)
@@ -71,6 +72,7 @@ class Plan:
     num_classes: int | None = None
     graph: Mapping[str, Any] = field(default_factory=dict)
     measured: Mapping[str, Any] | None = None
+    choice: Mapping[str, Any] | None = None  # of "auto": what was tried, before and after
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -145,7 +147,7 @@ class Plan:
                 "Make a plan for this model with virgo.plan(model, data)."
             )
         seed = choose_seed(self.seed if seed is None else seed, generator)
-        drawn = [self.draw(row, seed, parameters[row.weight].dtype) for row in self.rows]
+        drawn = [self.draw(row, seed, parameters[row.weight]) for row in self.rows]
         with torch.no_grad():
             for row, weight in zip(self.rows, drawn, strict=True):
                 parameters[row.weight].copy_(weight)
@@ -153,12 +155,27 @@ class Plan:
                 parameters[name].zero_()
         return given
 
-    def draw(self, row: Row, seed: int, dtype: torch.dtype) -> torch.Tensor:
-        """The weight of one row, on the CPU, so that it is the same for every device."""
+    def draw(self, row: Row, seed: int, parameter: torch.Tensor) -> torch.Tensor:
+        """The weight of one row, on the CPU, so that it is the same for every device.
+
+        Args:
+            row: the weight's.
+            seed: of the draw.
+            parameter: the weight that is there, for its precision, and for ``"own"`` its values.
+
+        Returns:
+            What to copy into the parameter.
+        """
+        dtype = parameter.dtype
+        distribution = row.distribution or self.distribution
+        if distribution == "own":
+            own = parameter.detach()
+            rms = float(own.double().square().mean().sqrt())
+            return own * (row.std / rms) if rms > 0 else own.clone()
         work = torch.float64 if dtype == torch.float64 else torch.float32
         unit = standard(
             row.shape,
-            self.distribution,
+            distribution,
             generator_for(seed, row.weight),
             mirror_in=row.mirror_in,
             mirror_out=row.mirror_out,
@@ -186,6 +203,47 @@ class Plan:
                 found.append(f"{name} is frozen")
         return found
 
+    @property
+    def coverage(self) -> str:
+        """How many weights the plan sets and how, and which it leaves alone, in one line."""
+        rows, left = len(self.rows), [(n, r) for n, r in self.left_alone if not n.endswith("bias")]
+        how = "measured" if self.estimate == "measured" else "in closed form"
+        line = f"{rows} of {rows + len(left)} weights set"
+        if rows:
+            line += f": {rows} {how}"
+        reasons: dict[str, list[str]] = {}
+        for name, reason in left:
+            reasons.setdefault(reason, []).append(name)
+        if left:
+            which = "; ".join(
+                f"{reason} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+                for reason, names in reasons.items()
+            )
+            line += f"{', ' if rows else ': '}{len(left)} left alone: {which}"
+        return line
+
+    def _choice_lines(self) -> list[str]:
+        """What was chosen of what, and every layer before and after."""
+        assert self.choice is not None
+        tried = [
+            (
+                t["name"],
+                "infinite" if t["score"] is None else f"{t['score']:.2f}",
+                _range(t["forward"]),
+                _range(t["backward"]),
+            )
+            for t in self.choice["tried"]
+        ]
+        lines = [f"auto chose: {self.choice['chosen']} (loss: {self.choice['loss']})"]
+        lines += text_table(("tried", "score", "signal range", "gradient range"), tried)
+        before, after = self.choice["before"], self.choice["after"]
+        body = [
+            (b["layer"] or "(model)", *(_short(x) for x in _pairs(b, a)))
+            for b, a in zip(before, after, strict=False)
+        ]
+        header = ("layer", "signal before", "after", "gradient before", "after")
+        return [*lines, *text_table(header, body), self.coverage]
+
     def __str__(self) -> str:
         title = f"{self.method} ({self.variant}, {self.estimate}, {self.distribution})"
         size = ", ".join(
@@ -205,7 +263,12 @@ class Plan:
             )
             for row in self.rows
         ]
-        lines = [f"{title} on {size}" if size else title, *text_table(header, body, left=2)]
+        lines = [f"{title} on {size}" if size else title]
+        if body:
+            lines += text_table(header, body, left=2)
+        if self.choice is not None:
+            lines += self._choice_lines()
+            return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
         if self.measured is not None:
             for direction, facts in self.measured["achieved"].items():
                 lines.append(
@@ -217,6 +280,14 @@ class Plan:
             lines += [f"  {name}: {reason}" for name, reason in self.left_alone]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
+
+
+def _pairs(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[float | None, ...]:
+    return before["signal"], after["signal"], before["gradient"], after["gradient"]
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
 
 
 def _range(value: float | None) -> str:

@@ -162,7 +162,10 @@ OPTIONS = {
     "released": {"variant": "released"},
     "rms": {"signal": "rms"},
     "keep-bias": {"bias": "keep"},
-    **{name: {"distribution": name} for name in ("normal", "truncated", "orthogonal", "mirrored")},
+    **{
+        name: {"distribution": name}
+        for name in ("normal", "truncated", "orthogonal", "mirrored", "own")
+    },
 }
 
 
@@ -172,7 +175,7 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
     >>> parse_method("VirgoBack+mirrored")
     ('virgo-backward', {'distribution': 'mirrored'})
     """
-    name, *words = text.split("+")
+    name, *words = text.split("+") if isinstance(text, str) else [text]  # `find` refuses others
     options: dict[str, Any] = {}
     for word in words:
         if word not in OPTIONS:
@@ -181,4 +184,4 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
                 f"{text!r}. Choose one."
             )
         options |= OPTIONS[word]
-    return find(name).name, options
+    return "auto" if name == "auto" else find(name).name, options

@@ -16,7 +16,7 @@ from virgo.graph.amplitudes import Hops, check_cancellation, hops
 from virgo.graph.operators import Graph
 from virgo.graph.vectors import Vector, squared_norm
 from virgo.layers import LayerView, Stage, Term, describe_kind
-from virgo.network.inputs import Inputs, node_signal
+from virgo.network.inputs import Inputs, is_classes, node_signal
 from virgo.network.modules import layers_of, owner
 from virgo.network.trace import Call, Trace
 from virgo.plans import Row
@@ -149,11 +149,10 @@ class Study:
                 f"{call.path or 'model'}: expected a layer with constant coefficients, got "
                 f"{type(call.layer).__name__}, which is not registered. {ways_out}"
             )
+        view = LayerView(self._graph_of(call), call.linears)
         try:
-            return description(call.layer, LayerView(self._graph_of(call), call.linears))
+            return description(call.layer, view)
         except LayerError as error:
-            if "estimate='measured'" in str(error):
-                raise
             raise LayerError(
                 f"{call.path or 'model'}: expected constant coefficients, got {error}. {ways_out}"
             ) from error
@@ -180,37 +179,15 @@ class Study:
 
     @property
     def node_signal(self) -> Any:
-        """One number per node. Of a bare graph a new vector each time, which may be used up."""
-        return self.inputs.signal(self.signal) if self.inputs.is_bare else self._node_signal
-
-    @cached_property
-    def _node_signal(self) -> Vector:
-        if self._looks_up_features:
-            return np.ones(self.inputs.num_nodes)
-        return node_signal(self.inputs, self.signal)
+        """One number per node."""
+        return self.inputs.ones() if self.looks_up_features else self.inputs.signal(self.signal)
 
     @property
-    def _looks_up_features(self) -> bool:
+    def looks_up_features(self) -> bool:
+        """Whether features are ids that the model looks up in an embedding."""
         x = self.inputs.x
         embeds = any(isinstance(m, nn.Embedding) for m in self.model.modules())
         return x is not None and not x.is_floating_point() and embeds
-
-    def check_features(self) -> None:
-        """NaN, infinite and all-zero features are wrong for every method."""
-        if self.inputs.is_hetero:
-            return
-        if not self.inputs.has_signal or self._looks_up_features:
-            self.notes.append("no features to average: every node starts with amplitude 1")
-        if self.inputs.is_bare:
-            return  # looked at when they are needed
-        signal = self.node_signal
-        if self.inputs.x is None or self._looks_up_features:
-            return
-        if not np.any(signal) and not np.any(node_signal(self.inputs, "rms")):
-            raise GraphError(
-                "data.x: expected features, got only zeros. Virgo scales what the features send "
-                "through the graph; pass real features (or ones)."
-            )
 
     @cached_property
     def forward_hops(self) -> Hops:
@@ -218,8 +195,13 @@ class Study:
             return hops(self.trace, self.stages, self._projected_features(), "forward")
         if self.signal == "mean" and self.inputs.x is not None:
             self._refuse_empty_means(self.node_signal)
-        bare = self.inputs.is_bare
-        found = hops(self.trace, self.stages, self.node_signal, "forward", consume=bare)
+        found = hops(
+            self.trace,
+            self.stages,
+            self.node_signal,
+            "forward",
+            consume=self.inputs.signal_is_new,
+        )
         if found.start is not None and found.start.least < 0:
             check_cancellation(self.trace, self.stages, self.node_signal, found, self._rounding)
         return found
@@ -279,18 +261,11 @@ class Study:
         on the training nodes. Classes pull in different directions, and where nothing is
         rectified those directions cancel over neighbours.
         """
-        if self.inputs.is_bare:
-            return self.inputs.graph().ones()
-        ones = np.ones(self.inputs.num_nodes)
-        y = self.inputs.data.get("y")
-        if self.distribution != "mirrored" or self.num_classes is None or not _is_classes(y):
+        ones = self.inputs.ones()
+        if self.distribution != "mirrored" or self.num_classes is None:
             return ones
-        gradient = np.full((ones.size, self.num_classes), 1.0 / self.num_classes)
-        gradient[np.arange(ones.size), y.reshape(-1).cpu().numpy()] -= 1.0
-        mask = self.inputs.data.get("train_mask")
-        if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 1:
-            gradient[~mask.cpu().numpy()] = 0.0
-        return gradient if np.any(gradient) else ones
+        gradient = self.inputs.label_gradient(self.num_classes)
+        return gradient if gradient is not None and np.any(gradient) else ones
 
     # --- the last layer --------------------------------------------------------------------
 
@@ -324,7 +299,7 @@ class Study:
                 )
             return None
         y = self.inputs.data.get("y")
-        labelled = _is_classes(y) and y.numel() == self.inputs.num_nodes and int(y.max()) < width
+        labelled = is_classes(y) and y.numel() == self.inputs.num_nodes and int(y.max()) < width
         if said is True or labelled:
             if width < 2:
                 raise OptionError(
@@ -416,13 +391,3 @@ class Study:
         """Fan in and fan out of a weight of a registered layer."""
         shape, term = self.parameters[name].shape, self.uses[name][0][2]
         return (shape[0], shape[1]) if term.in_first else (shape[1], shape[0])
-
-
-def _is_classes(y: Any) -> bool:
-    return (
-        isinstance(y, Tensor)
-        and not y.is_floating_point()
-        and y.dim() > 0
-        and y.numel() == y.size(0) > 0
-        and int(y.min()) >= 0
-    )

@@ -636,7 +636,7 @@ def test_a_lazy_model_must_run_first(data: Data) -> None:
     model = GCN(-1, 16, 2, CLASSES)
     with untouched(model), pytest.raises(virgo.LayerError, match=r"got lazy ones.*init_"):
         virgo.measure(model, data)
-    virgo.init_(model, data)
+    virgo.init_(model, data, "virgo-backward")
     assert len(virgo.measure(model, data).forward) == 3
 
 

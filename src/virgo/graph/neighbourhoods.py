@@ -7,10 +7,6 @@ is: the change from samples of half the size, which is about what is left to com
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -18,10 +14,7 @@ import torch
 from torch_geometric.data import Data
 
 from virgo.errors import GraphError, OptionError
-from virgo.plans import Plan
 
-#: Nodes of a neighbourhood, and how many of them are measured.
-NODES, SAMPLES = 20_000, 4
 _FAN_OUT = 256  # neighbours of one node that a neighbourhood grows along
 
 
@@ -83,38 +76,3 @@ def _among(graph: Any, chosen: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     edges = np.stack([np.concatenate(sources), np.concatenate(targets)])
     weight = torch.from_numpy(np.concatenate(weights)).float() if weights else None
     return torch.from_numpy(edges.astype(np.int64)), weight
-
-
-def combined(plans: Sequence[Plan], halves: Sequence[Plan], facts: Mapping[str, Any]) -> Plan:
-    """One plan from those of several samples, with the error of sampling in it.
-
-    Args:
-        plans: measured on each sample.
-        halves: measured on samples of half the size.
-        facts: nodes and edges of the whole graph.
-    """
-    first = plans[0]
-    found = [[plan.rows[i].variance for plan in plans] for i in range(len(first.rows))]
-    half = [geometric_mean(plan.rows[i].variance for plan in halves) for i in range(len(found))]
-    means = [geometric_mean(one) for one in found]
-    spread = max(math.expm1(float(np.log(one).std(ddof=1)) / math.sqrt(len(one))) for one in found)
-    change = max(abs(small / large - 1) for small, large in zip(half, means, strict=True))
-    rows = [
-        replace(row, variance=mean, ratio=row.ratio * mean / row.variance)
-        for row, mean in zip(first.rows, means, strict=True)
-    ]
-    nodes = int(first.graph["nodes"])
-    sampling = {
-        "neighbourhoods": len(plans),
-        "nodes": nodes,
-        "standard_error": spread,
-        "change_from_half_size": change,
-    }
-    note = (
-        f"measured on {len(plans)} sampled neighbourhoods of {nodes:,} nodes: standard error up to "
-        f"{100 * spread:.1f} % of a variance, {100 * change:.1f} % from samples of half the size"
-    )
-    measured = {**(first.measured or {}), "sampling": sampling}
-    return replace(
-        first, rows=tuple(rows), graph=dict(facts), measured=measured, notes=(*first.notes, note)
-    )

@@ -18,7 +18,7 @@ from virgo.errors import GraphError, LayerError, OptionError, VirgoError
 from virgo.graph.operators import Graph
 from virgo.graph.vectors import Vector, load_array, unread_column
 from virgo.layers import is_layer
-from virgo.network.inputs import Forward, Inputs
+from virgo.network.inputs import NO_FEATURES, Forward, Inputs
 from virgo.network.modules import is_linear
 from virgo.network.trace import watch
 
@@ -70,10 +70,6 @@ class GraphInputs(Inputs):
         return cls(_toy(width, graph.is_weighted), None, graph, mean_features, features)
 
     @property
-    def is_bare(self) -> bool:
-        return True
-
-    @property
     def num_nodes(self) -> int:
         return int(self.home.num_nodes)
 
@@ -85,9 +81,27 @@ class GraphInputs(Inputs):
     def x(self) -> None:
         return None
 
-    @property
-    def has_signal(self) -> bool:
-        return self.mean_features is not None or self.features is not None
+    signal_is_new = True
+
+    def ones(self) -> Any:
+        return self.home.ones()
+
+    def check_signal(self, looks_up: bool) -> list[str]:
+        """Features are looked at when they are needed."""
+        given = self.mean_features is not None or self.features is not None
+        return [] if given else [NO_FEATURES]
+
+    def label_gradient(self, num_classes: int) -> None:
+        return None
+
+    def check_distribution(self, distribution: str) -> None:
+        """Refuse weights that follow every feature through the graph."""
+        if distribution == "mirrored":
+            raise OptionError(
+                "distribution: 'mirrored' follows every feature through the graph, expected "
+                "another for a graph without features. Choose uniform, normal, truncated or "
+                "orthogonal."
+            )
 
     def few_nodes(self) -> Inputs:
         return Inputs(self.data)

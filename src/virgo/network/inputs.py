@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,11 @@ from virgo.graph.vectors import Vector
 
 Forward = Callable[[nn.Module, Any], Any]
 
+NO_EDGES = (
+    "data.edge_index: expected a tensor of shape [2, num_edges], got NoneType. "
+    "Set data.edge_index or data.adj_t."
+)
+NO_FEATURES = "no features to average: every node starts with amplitude 1"
 SAMPLE_EDGES = 32  # how many a model is watched on
 _CHUNK = 1 << 22  # numbers converted to float64 at a time
 #: Other names under which people take the features and the edges in ``forward``.
@@ -44,6 +49,7 @@ class Inputs:
 
     data: Any
     sampled: dict[str, Any] | None = None
+    _signals: dict[str, Vector] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def is_hetero(self) -> bool:
@@ -64,9 +70,9 @@ class Inputs:
         return None
 
     @property
-    def is_bare(self) -> bool:
-        """Whether there is a graph alone (:mod:`virgo.network.graph_inputs`)."""
-        return False
+    def has_edges(self) -> bool:
+        """Whether there are edges, and not points or a dense adjacency."""
+        return self.adjacency is not None or self.data.get("edge_index") is not None
 
     @property
     def num_nodes(self) -> int:
@@ -74,22 +80,70 @@ class Inputs:
 
     @property
     def num_edges(self) -> int:
-        return int(self.data.num_edges) if self.is_hetero else int(self.edges()[0].size(1))
+        if self.is_hetero or not self.has_edges:
+            return int(self.data.num_edges)
+        return int(self.edges()[0].size(1))
 
-    @property
-    def has_signal(self) -> bool:
-        """Whether there are features to average."""
-        return self.x is not None
+    #: Whether :meth:`signal` and :meth:`ones` return a new vector each time, whose memory a hop
+    #: may use.
+    signal_is_new = False
 
     def signal(self, kind: str) -> Any:
-        """One number per node, see :func:`node_signal`."""
-        return node_signal(self, kind)
+        """One number per node, see :func:`node_signal`; computed once."""
+        if kind not in self._signals:
+            self._signals[kind] = node_signal(self, kind)
+        return self._signals[kind]
+
+    def ones(self) -> Any:
+        """The number one for every node."""
+        return np.ones(self.num_nodes)
+
+    def check_signal(self, looks_up: bool) -> list[str]:
+        """Refuse NaN, infinite and all-zero features, which are wrong for every method.
+
+        Args:
+            looks_up: whether the features are ids that the model looks up in an embedding.
+
+        Returns:
+            Notes for the plan.
+        """
+        if self.is_hetero:
+            return []
+        if self.x is None or looks_up:
+            return [NO_FEATURES]
+        if not np.any(self.signal("mean")) and not np.any(self.signal("rms")):
+            raise GraphError(
+                "data.x: expected features, got only zeros. Virgo scales what the features send "
+                "through the graph; pass real features (or ones)."
+            )
+        return []
+
+    def label_gradient(self, num_classes: int) -> Vector | None:
+        """``1/C`` minus the one-hot label on the training nodes; None without such labels."""
+        y = self.data.get("y")
+        if not is_classes(y):
+            return None
+        gradient = np.full((self.num_nodes, num_classes), 1.0 / num_classes)
+        gradient[np.arange(self.num_nodes), y.reshape(-1).cpu().numpy()] -= 1.0
+        mask = self.data.get("train_mask")
+        if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 1:
+            gradient[~mask.cpu().numpy()] = 0.0
+        return gradient
+
+    def facts(self) -> dict[str, Any]:
+        """What a plan records of the graph."""
+        facts: dict[str, Any] = {"nodes": self.num_nodes, "edges": self.num_edges}
+        if self.sampled is not None:
+            facts["sampled"] = self.sampled
+        return facts
 
     def edges(self) -> tuple[Tensor, Tensor | None]:
         """``edge_index`` and, for a sparse adjacency, its values (which always act as weights)."""
         adjacency = self.adjacency
         if adjacency is None:
-            edge_index: Tensor = self.data.edge_index
+            edge_index = self.data.get("edge_index")
+            if edge_index is None:
+                raise GraphError(NO_EDGES)
             return edge_index.as_subclass(Tensor), None
         coo = adjacency.to_sparse_coo().coalesce()
         # the rows of adj_t are targets
@@ -104,7 +158,7 @@ class Inputs:
 
     def few_nodes(self) -> Inputs:
         """A subgraph of a few edges with everything the model may ask for, to watch it run."""
-        if self.is_hetero:
+        if self.is_hetero or not self.has_edges:
             return self
         edge_index, values = self.edges()
         total, wanted = edge_index.size(1), min(SAMPLE_EDGES, edge_index.size(1))
@@ -275,6 +329,17 @@ def _sparse_rows(x: Tensor, kind: str) -> Vector:
     return (total if kind == "mean" else total.sqrt()).cpu().numpy()
 
 
+def is_classes(y: Any) -> bool:
+    """Whether these are class labels: one integer from 0 per node or graph."""
+    return (
+        isinstance(y, Tensor)
+        and not y.is_floating_point()
+        and y.dim() > 0
+        and y.numel() == y.size(0) > 0
+        and int(y.min()) >= 0
+    )
+
+
 def run(model: nn.Module, data: Any, forward: Forward | None = None) -> Any:
     """Call a model the way its ``forward`` asks to be called."""
     if forward is not None:
@@ -298,6 +363,8 @@ def run(model: nn.Module, data: Any, forward: Forward | None = None) -> Any:
         if value is not None:
             arguments[parameter.name] = value
         elif parameter.name in required:
+            if parameter.name in _ALIASES["edge_index"]:
+                raise GraphError(NO_EDGES)
             raise LayerError(
                 f"{type(model).__name__}.forward: its argument {parameter.name!r} is nowhere in "
                 f"the data. Pass forward=lambda model, data: model(...)."

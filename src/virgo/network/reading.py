@@ -15,8 +15,13 @@ from virgo.network.inputs import Inputs
 
 
 def read(data: Any, *, max_graphs: int | None = None, seed: int = 0) -> Inputs:
-    """Accept what people have: ``Data``, a dataset or list of graphs, a tuple, a sparse matrix."""
+    """Accept what people have: ``Data``, a dataset or list of graphs, a tuple, a sparse matrix.
+
+    Of a loader the first batch is taken.
+    """
     sampled = None
+    if isinstance(data, torch.utils.data.DataLoader):
+        data = next(iter(data), None)
     if isinstance(data, HeteroData):
         return Inputs(data)
     if isinstance(data, tuple) and data and isinstance(data[0], Tensor):
@@ -104,6 +109,8 @@ def _check_edges(inputs: Inputs) -> None:
             raise GraphError("adj_t: expected finite values, got NaN or infinity. Clean them.")
     else:
         edge_index = data.get("edge_index")
+        if edge_index is None:
+            return  # a point cloud, or a dense adjacency; Inputs.edges refuses where edges count
         if not isinstance(edge_index, Tensor):
             raise GraphError(
                 f"data.edge_index: expected a tensor of shape [2, num_edges], "

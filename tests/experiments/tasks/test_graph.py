@@ -473,7 +473,7 @@ def test_many_graphs_are_sampled(molecules: GraphTask, monkeypatch: pytest.Monke
     model = task.build("gcn", Settings.of(CONFIG))
     found = task.plan(model, "virgo-backward", seed=3)
     graphs = [task.dataset.data[int(i)] for i in task.split_of(0)["train"]]
-    expected = virgo.plan(model, graphs, seed=3, num_classes=False, max_graphs=20)
+    expected = virgo.plan(model, graphs, "virgo-backward", seed=3, num_classes=False, max_graphs=20)
     assert found.graph == expected.graph
     assert found.variances == pytest.approx(expected.variances)
     assert task.plan(model, "virgo-backward", seed=4).graph["sampled"]["seed"] == 4

@@ -349,18 +349,18 @@ def test_a_signal_that_cancels_is_refused(tmp_path: Path) -> None:
 def test_bad_options(tmp_path: Path, options: Any, error: type[Exception], message: str) -> None:
     graph = stored(tmp_path, edges(), 60)
     with pytest.raises(error, match=message):
-        virgo.plan(GCN(8, 16, 2, 4), graph, **options)
+        virgo.plan(GCN(8, 16, 2, 4), graph, "virgo-backward", **options)
 
 
 def test_features_beside_data_are_refused() -> None:
     data = Data(x=torch.ones(60, 8), edge_index=edges())
     with pytest.raises(OptionError, match="mean_features: expected it beside a graph without"):
-        virgo.plan(GCN(8, 16, 2, 4), data, mean_features=np.ones(60))
+        virgo.plan(GCN(8, 16, 2, 4), data, "virgo-backward", mean_features=np.ones(60))
 
 
 def test_lazy_first_layers_are_named(tmp_path: Path) -> None:
     with pytest.raises(LayerError, match="expected a layer with known in_channels"):
-        virgo.plan(GraphSAGE(-1, 16, 1), stored(tmp_path, edges(), 60))
+        virgo.plan(GraphSAGE(-1, 16, 1), stored(tmp_path, edges(), 60), "virgo-backward")
     assert not graph_inputs.is_graph(Data())
     assert graph_inputs.is_graph(Graph(edges(), 60))
 
@@ -398,14 +398,18 @@ def test_measured_on_samples_states_its_error(tmp_path: Path, make: Any) -> None
     """On samples that hold the whole graph it is the measured estimate, without any error."""
     index, x = edges(), torch.rand(60, 8)
     model, graph = make(), stored(tmp_path, index, 60)
-    whole = virgo.plan(model, Data(x=x, edge_index=index), estimate="measured")
-    found = virgo.plan(model, graph, estimate="measured", features=x.numpy(), nodes=500)
+    whole = virgo.plan(model, Data(x=x, edge_index=index), "virgo-backward", estimate="measured")
+    found = virgo.plan(
+        model, graph, "virgo-backward", estimate="measured", features=x.numpy(), nodes=500
+    )
     assert found.variances == pytest.approx(whole.variances, rel=1e-3)
     assert found.measured is not None
     sampling = found.measured["sampling"]
     assert sampling["standard_error"] < 1e-3
     assert sampling["change_from_half_size"] < 1e-3
-    few = virgo.plan(model, graph, estimate="measured", features=x.numpy(), nodes=20)
+    few = virgo.plan(
+        model, graph, "virgo-backward", estimate="measured", features=x.numpy(), nodes=20
+    )
     assert few.measured is not None
     assert few.measured["sampling"]["standard_error"] > 1e-3
     assert "4 sampled neighbourhoods of 20 nodes: standard error up to" in str(few)

@@ -1,0 +1,276 @@
+"""A plan by a named method: a model and its inputs -> graph ratios -> a table of variances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from virgo import calibrate, released, rules, theory
+from virgo.draws import DISTRIBUTIONS
+from virgo.errors import LayerError, OptionError, suggestion
+from virgo.layers import is_layer
+from virgo.network.inputs import Forward, Inputs
+from virgo.network.modules import is_linear, owner
+from virgo.network.probe import Loss
+from virgo.network.trace import watch
+from virgo.plans import Plan, Row
+from virgo.study import Study
+
+Activation = str | Callable[[Tensor], Tensor]
+_CHOICES = {
+    "variant": ("theorem", "released"),
+    "distribution": DISTRIBUTIONS,
+    "signal": ("mean", "rms"),
+    "estimate": ("analytic", "measured"),
+    "bias": ("zero", "keep"),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a plan may be asked for beside its method; :func:`virgo.plan` documents each."""
+
+    variant: str = "theorem"
+    distribution: str = "uniform"
+    signal: str = "mean"
+    estimate: str = "analytic"
+    num_classes: int | bool | None = None
+    nonlinearity: Activation = "relu"
+    bias: str | None = None
+    seed: int = 0
+    forward: Forward | None = None
+    loss: Loss | None = None
+    tolerance: float = 1.02
+
+    def __post_init__(self) -> None:
+        if self.bias is None:
+            object.__setattr__(self, "bias", "keep" if self.variant == "released" else "zero")
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise OptionError(
+                    f"{name}: expected one of {', '.join(choices)}, got {value!r}."
+                    f"{suggestion(value, choices)} Choose one."
+                )
+        number: object = self.tolerance
+        if not isinstance(number, (int, float)) or not number > 1:
+            raise OptionError(
+                f"tolerance: expected a factor above 1, got {self.tolerance!r}. Try 1.02."
+            )
+        calls: tuple[tuple[str, str, object], ...] = (
+            ("loss", "output, data", self.loss),
+            ("forward", "model, data", self.forward),
+        )
+        for name, arguments, call in calls:
+            if call is not None and not callable(call):
+                raise OptionError(
+                    f"{name}: expected lambda {arguments}: ..., got {call!r}. Pass a function."
+                )
+
+
+def named_plan(model: nn.Module, inputs: Inputs, method: str, options: Options) -> Plan:
+    """The plan of one named method for a model whose parameters have their shapes.
+
+    Args:
+        model: unwrapped, not lazy.
+        inputs: the graph it runs on.
+        method: a name of :func:`virgo.methods`.
+        options: everything else.
+
+    Returns:
+        A plan that accounts for every parameter; nothing is touched.
+    """
+    rule = rules.find(method)
+    activation, gain = resolve_gain(options.nonlinearity)
+    study = Study(
+        model,
+        inputs,
+        watch(model, inputs, options.forward),
+        gain,
+        options.signal,
+        options.distribution,
+        options.seed,
+        strict=options.estimate == "analytic",
+    )
+    study.notes += inputs.check_signal(study.looks_up_features)
+    study.num_classes = study.infer_classes(options.num_classes)
+    if options.distribution == "mirrored" and abs(gain - theory.RELU_GAIN) > 1e-9:
+        study.notes.append("mirrored weights make a ReLU network linear, not one with another gain")
+    base = Plan(
+        method=rule.name,
+        rows=(),
+        variant=options.variant,
+        estimate=options.estimate,
+        distribution=options.distribution,
+        signal=options.signal,
+        nonlinearity=activation,
+        gain=gain,
+        bias=str(options.bias),
+        seed=options.seed,
+        num_classes=study.num_classes,
+        graph=inputs.facts(),
+    )
+    if options.estimate == "measured":
+        plan = calibrate.measure(
+            base, rule, study, options.forward, options.loss, options.tolerance
+        )
+    elif options.variant == "released" and rule.directions:
+        plan = replace(base, rows=tuple(released.rows(study, rule)))
+    else:
+        plan = replace(base, rows=tuple(closed_form(study, rule)))
+    return account(plan, study)
+
+
+def closed_form(study: Study, method: rules.Method) -> list[Row]:
+    """One row per weight: the method's rule on the weight's fans and graph ratios.
+
+    A weight used several times gets the geometric mean of what its uses ask for, which leaves the
+    variance at the far end unchanged.
+    """
+    rows = []
+    for name, uses in study.uses.items():
+        wanted = [_variance(method, _Use(study, call, stage, name)) for call, stage, _ in uses]
+        variance = math.exp(sum(map(math.log, wanted)) / len(wanted))
+        variance = wanted[0] if len(wanted) == 1 else variance
+        without_graph = method.rule(rules.WithoutGraph(*study.fans(name), study.gain))
+        rows.append(study.row(name, variance, variance / without_graph))
+    return rows
+
+
+@dataclass(frozen=True)
+class _Use:
+    """One use of one weight, as a method's rule sees it (:class:`virgo.rules.Weight`)."""
+
+    study: Study
+    call: int
+    stage: int
+    name: str
+
+    @property
+    def fan_in(self) -> int:
+        return self.study.fans(self.name)[0]
+
+    @property
+    def fan_out(self) -> int:
+        return self.study.fans(self.name)[1]
+
+    @property
+    def gain(self) -> float:
+        return self.study.gain
+
+    @property
+    def forward_ratio(self) -> float:
+        return self.study.forward_hops.ratios[self.call, self.stage]
+
+    @property
+    def backward_ratio(self) -> float:
+        return self.study.backward_hops.ratios[self.call, self.stage]
+
+    @property
+    def softmax_variance(self) -> float | None:
+        study = self.study
+        if study.num_classes is None or not study.is_last(self.call, self.stage):
+            return None
+        nodes = study.inputs.num_nodes
+        squared_norm = study.backward_hops.last_squared_norm * nodes
+        return theory.virgo_backward_last(nodes, study.num_classes, squared_norm)
+
+
+def _variance(method: rules.Method, use: _Use) -> float:
+    variance = method.rule(use)
+    if not (math.isfinite(variance) and variance > 0):
+        raise LayerError(
+            f"{use.name}: expected a positive finite variance from {method.name}, got {variance}. "
+            f"Check the method, the edge weights and the features."
+        )
+    return variance
+
+
+def account(plan: Plan, study: Study) -> Plan:
+    """Account for every parameter: biases to zero, and what is left alone with the reason."""
+    planned = {row.weight for row in plan.rows}
+    layers = {row.layer for row in plan.rows}
+    biases: list[str] = []
+    left_alone: list[tuple[str, str]] = []
+    for name, parameter in study.model.named_parameters():
+        if name in planned:
+            continue
+        layer = owner(name, layers)
+        is_bias = layer is not None and name.endswith("bias") and _is_bias(name, planned, study)
+        if not parameter.requires_grad:
+            left_alone.append((name, "frozen (requires_grad=False)"))
+        elif is_bias and plan.bias == "zero":
+            biases.append(name)
+        elif is_bias:
+            left_alone.append((name, "bias='keep'"))
+        else:
+            left_alone.append((name, _reason(name, layer, study)))
+    return replace(
+        plan,
+        biases=tuple(biases),
+        left_alone=tuple(left_alone),
+        notes=(*plan.notes, *study.notes),
+    )
+
+
+def _is_bias(name: str, planned: set[str], study: Study) -> bool:
+    """Whether this is the bias of a layer or of a linear map inside it, and not of a norm."""
+    module = name.rpartition(".")[0]
+    return f"{module}.weight" in planned or is_layer(study.model.get_submodule(module))
+
+
+def _reason(name: str, layer: str | None, study: Study) -> str:
+    path = name.rpartition(".")[0]
+    module = study.model.get_submodule(path)
+    kind = type(module).__name__
+    if layer is not None:
+        return f"not a weight of the layer's message passing ({kind})"
+    unplanned = owner(path, study.layers)
+    if unplanned is not None:
+        ran = any(call.path == unplanned for call in study.trace.calls)
+        return "its layer has nothing to plan" if ran else "its layer did not run"
+    if is_linear(module):
+        return "a linear layer outside message passing"
+    return f"{kind} is not a message-passing layer"
+
+
+def resolve_gain(nonlinearity: Activation) -> tuple[str, float]:
+    """The name and the gain of an activation given by name or as a function.
+
+    >>> resolve_gain("relu")
+    ('relu', 2.0)
+    """
+    name, phi = _activation(nonlinearity)
+    try:
+        gain = theory.gain(phi)
+    except Exception as error:
+        raise OptionError(
+            f"nonlinearity: expected a function of one tensor, got {nonlinearity!r} "
+            f"({error}). Pass lambda z: ..."
+        ) from error
+    if not math.isfinite(gain) or gain <= 0:
+        raise OptionError(
+            f"nonlinearity: expected an activation that lets a signal through, "
+            f"got {nonlinearity!r}. Choose another."
+        )
+    return name, gain
+
+
+def _activation(nonlinearity: Activation) -> tuple[str, Callable[[Tensor], Tensor]]:
+    if callable(nonlinearity):
+        return getattr(nonlinearity, "__name__", type(nonlinearity).__name__), nonlinearity
+    name = str(nonlinearity).lower().replace("-", "_")
+    if name in ("linear", "identity", "none"):
+        return name, lambda z: z
+    phi: Any = getattr(torch.nn.functional, name, None)
+    if not callable(phi):
+        raise OptionError(
+            f"nonlinearity: expected a function or a name in torch.nn.functional such as "
+            f"relu, tanh, gelu, leaky_relu or linear, got {nonlinearity!r}. Choose one."
+        )
+    return name, phi
