@@ -23,7 +23,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GCN, GCNConv, HeteroConv, SAGEConv
 
 import virgo
-from virgo.diagnostics.measurement import plain_numbers
+from virgo.report.text import plain_numbers
 
 CLASSES = 7
 #: The library sums in float64 what a float32 network passes on; only that network's rounding and

@@ -11,15 +11,16 @@ from typing import Any
 
 from torch import nn
 
-from virgo.diagnostics.measurement import Measurement, measure, plain_numbers, show
+from virgo.diagnostics.measurement import Measurement, measure
 from virgo.diagnostics.prediction import predict
 from virgo.diagnostics.verdict import Finding, Thresholds, judge
-from virgo.errors import OptionError
 from virgo.network import reading
 from virgo.network.inputs import Forward
 from virgo.network.modules import unwrap
 from virgo.network.probe import Loss
-from virgo.plans import Plan, text_table
+from virgo.plans import Plan
+from virgo.report.files import save, versions
+from virgo.report.text import plain_numbers, show, text_table
 
 
 @dataclass(frozen=True)
@@ -139,27 +140,6 @@ class Report:
         return save(self, path)
 
 
-def save(result: Any, path: str | Path) -> Path:
-    """Write something with ``document()``, ``to_json()`` and ``figure()`` by ``path``'s ending."""
-    path = Path(path)
-    kind = path.suffix.lower()
-    if kind not in (".html", ".json", ".png", ".pdf", ".svg"):
-        raise OptionError(
-            f"save: expected a path that ends in .html, .json, .png, .pdf or .svg, got "
-            f"{path.name!r}. Choose one."
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if kind == ".html":
-        from virgo.report.page import save_page
-
-        save_page(result.document(), path)
-    elif kind == ".json":
-        path.write_text(result.to_json(indent=1), encoding="utf-8")
-    else:
-        result.figure().savefig(path, dpi=200)
-    return path
-
-
 def check(
     model: nn.Module,
     data: Any,
@@ -274,21 +254,4 @@ def _gradient_table(measured: Measurement) -> dict[str, Any]:
         "note": f"loss {measured.loss:.4g}",
         "header": ["parameter", "gradient norm"],
         "rows": [[name, norm] for name, norm in measured.weight_gradients.items()],
-    }
-
-
-def versions() -> dict[str, str]:
-    """What this ran with."""
-    import platform
-
-    import torch
-    import torch_geometric
-
-    import virgo
-
-    return {
-        "virgo": virgo.__version__,
-        "torch": torch.__version__,
-        "torch_geometric": torch_geometric.__version__,
-        "python": platform.python_version(),
     }

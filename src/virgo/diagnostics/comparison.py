@@ -12,14 +12,15 @@ from typing import Any
 
 from torch import nn
 
-from virgo.diagnostics.checking import save, versions
-from virgo.diagnostics.measurement import Measurement, measure, plain_numbers, show
+from virgo.diagnostics.measurement import Measurement, measure
 from virgo.diagnostics.verdict import Thresholds, judge
 from virgo.errors import OptionError
 from virgo.init import plan
 from virgo.network.inputs import Forward
 from virgo.network.probe import Loss
-from virgo.plans import Plan, text_table
+from virgo.plans import Plan
+from virgo.report.files import save, versions
+from virgo.report.text import plain_numbers, show, text_table
 from virgo.rules import parse_method
 
 CLASSIC = ("lecun", "xavier", "kaiming-forward", "kaiming-backward")

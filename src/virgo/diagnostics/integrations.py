@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from virgo.errors import OptionError
 
 if TYPE_CHECKING:
-    from virgo.diagnostics.monitor import Monitor
-    from virgo.network.recorder import Record
+    from virgo.diagnostics.monitor import Monitor, StepRecord
 
 
 class Writer(Protocol):
@@ -32,7 +31,7 @@ def check_writer(writer: Writer) -> Writer:
     return writer
 
 
-def write_scalars(record: Record, writer: Writer) -> None:
+def write_scalars(record: StepRecord, writer: Writer) -> None:
     """``virgo/forward/<layer>``, ``virgo/backward/<layer>``, ``virgo/gradient_norm/<weight>``."""
     for tag, value in record.scalars().items():
         writer.add_scalar(tag, value, record.step)

@@ -23,10 +23,18 @@ from virgo.errors import GraphError, LayerError, OptionError
 from virgo.network import reading
 from virgo.network.inputs import Forward, Inputs, node_signal
 from virgo.network.modules import is_uninitialised, preserved, unwrap
-from virgo.network.probe import DefaultLoss, Loss, Pass, fits_classes, observe, with_gradients
-from virgo.network.recorder import variance
+from virgo.network.probe import (
+    DefaultLoss,
+    Loss,
+    Pass,
+    fits_classes,
+    observe,
+    variance,
+    with_gradients,
+)
 from virgo.network.trace import Call, watch
-from virgo.plans import Plan, text_table
+from virgo.plans import Plan
+from virgo.report.text import plain_numbers, show, text_table
 
 _AT_A_TIME = 1 << 20  # numbers converted to float64, so that memory stays that of a training step
 #: Of more edges than this, Dirichlet energies are estimated from so many drawn at random.
@@ -116,24 +124,6 @@ class Measurement:
             for layer in self.layers
         ]
         return "\n".join([*text_table(header, body, left=2), *(f"note: {n}" for n in self.notes)])
-
-
-def show(value: float, spread: float = 0.0) -> str:
-    """A number in three digits, with its spread over draws if there is one."""
-    if math.isnan(value):
-        return "-"
-    return f"{value:.3g} ± {spread:.1g}" if spread > 0 else f"{value:.3g}"
-
-
-def plain_numbers(value: Any) -> Any:
-    """JSON has no infinity: say it in words instead of writing what others cannot read."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("infinity" if value > 0 else "-infinity")
-    if isinstance(value, dict):
-        return {key: plain_numbers(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain_numbers(inner) for inner in value]
-    return value
 
 
 def measure(

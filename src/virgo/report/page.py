@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from virgo.errors import OptionError
+from virgo.report.files import write_atomically
 
 # What a verdict is called, and the stroke of its icon in a box of 24: never colour alone.
 VERDICTS = {
@@ -76,16 +77,8 @@ def page(document: Mapping[str, Any]) -> str:
 
 
 def save_page(document: Mapping[str, Any], path: str | os.PathLike[str]) -> Path:
-    """Write :func:`page` to ``path``: aside first and then renamed, so never half a page."""
-    final = Path(path)
-    aside = final.with_name(f".{final.name}.{os.getpid()}.part")
-    text = page(document)
-    try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(final)
-    finally:
-        aside.unlink(missing_ok=True)
-    return final
+    """Write :func:`page` to ``path`` atomically: never half a page."""
+    return write_atomically(path, page(document))
 
 
 def _text(value: object) -> str:

@@ -11,7 +11,11 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -52,10 +56,15 @@ def draw_variances(
             high = [values[i] + spreads[name][i] for i in layers]
             axes.fill_between(layers, low, high, color=style(index)["color"], alpha=0.15, lw=0)
     axes.set_yscale("log")
+    _dress(axes, direction)
+
+
+def _dress(axes: Axes, direction: str) -> None:
+    """Title, ticks and grid of a panel of variances over layers."""
     axes.set_xlabel("layer", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_title(TITLES.get(direction, direction), fontsize=9)
-    axes.tick_params(labelsize=8)
+    axes.tick_params(labelsize=8, which="both")
     axes.grid(visible=True, which="major", alpha=0.25, linewidth=0.5)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -96,6 +105,39 @@ def variance_over_depth(
     )
     if title:
         figure.suptitle(title, fontsize=9)
+    return figure
+
+
+def variance_over_steps(records: Mapping[int, Mapping[str, Sequence[float]]]) -> Figure:
+    """Variance over layers, forward and backward: one line per record, coloured by its step.
+
+    Args:
+        records: training step -> direction -> variance of h^0 .. h^L, in order of steps.
+
+    Returns:
+        The figure, with a bar that tells the colours of the steps.
+    """
+    figure = Figure(figsize=(2 * COLUMN_WIDTH, 2.8), layout="constrained")
+    panels = figure.subplots(1, 2, sharex=True)
+    steps = list(records)
+    scale = Normalize(steps[0], max(steps[-1], steps[0] + 1))
+    # light is early, so that the picture reads in grey too; the palest eighth is lost on paper
+    palette = ListedColormap(colormaps["cividis_r"](np.linspace(1 / 8, 1, 256)))
+    for axes, direction in zip(panels, TITLES, strict=True):
+        infinite = finite = 0
+        for step, record in records.items():
+            heights = [v if math.isfinite(v) and v > 0 else math.nan for v in record[direction]]
+            infinite += sum(map(math.isinf, record[direction]))
+            finite += sum(map(math.isfinite, heights))
+            line = {"color": palette(scale(step)), "linewidth": 1.2, "marker": "o"}
+            axes.plot(heights, markersize=2.5, **line)
+        if finite:
+            axes.set_yscale("log")
+        note = f"{infinite} infinite" if infinite else "" if finite else "nothing recorded"
+        axes.text(0.98, 0.02, note, transform=axes.transAxes, ha="right", fontsize=8)
+        axes.set_ylabel("variance", fontsize=9)
+        _dress(axes, direction)
+    figure.colorbar(ScalarMappable(scale, cmap=palette), ax=panels, label="step", pad=0.02)
     return figure
 
 
