@@ -736,8 +736,8 @@ def test_dirichlet_energies_of_many_edges_are_estimated_and_said(
     """A sample of the edges, drawn with replacement, scaled to all of them."""
     model = GCN(data.num_features, 16, num_layers=2, out_channels=7)
     exact = virgo.measure(model, data).layers[1]
-    room = importlib.import_module("virgo.diagnostics.measurement")
-    monkeypatch.setattr(room, "_SAMPLED_EDGES", 300)
+    room = importlib.import_module("virgo.diagnostics.layer_statistics")
+    monkeypatch.setattr(room, "SAMPLED_EDGES", 300)
     assert data.num_edges > 300
     trace = virgo.measure(model, data)
     assert any("estimated from 300 edges" in note for note in trace.notes)

@@ -11,12 +11,10 @@ from typing import Any
 
 from torch import nn
 
-from virgo.diagnostics.measurement import Measurement, measure
+from virgo.diagnostics.measurement import Measurement, draws_of, measure_draws, trace_model
 from virgo.diagnostics.prediction import predict
 from virgo.diagnostics.verdict import Finding, Thresholds, judge
-from virgo.network import reading
 from virgo.network.inputs import Forward
-from virgo.network.modules import unwrap
 from virgo.network.probe import Loss
 from virgo.plans import Plan
 from virgo.report.files import save, versions
@@ -167,26 +165,23 @@ def check(
     >>> virgo.check(deep, data, virgo.plan(deep, data, "virgo-forward", estimate="measured")).ok
     True
     """
-    bare = unwrap(model)
     limits = thresholds or Thresholds()
-    measured = measure(bare, data, loss=loss, plan=plan, forward=forward, nodes=nodes, seed=seed)
-    read = reading.read(data)
-    if nodes is not None and nodes < read.num_nodes:
-        read = read.neighbourhood(nodes, seed)
-    forecast, backcast, notes = predict(bare, read, plan, forward, measured, loss)
-    facts = {
-        "model": type(bare).__name__,
-        "layers": len(measured.layers) - 1,
-        "method": plan.method if plan else "the model's own weights",
-    }
+    traced = trace_model(model, data, nodes, forward, seed)
+    measured = measure_draws(traced, draws_of(plan), loss)
+    predicted_forward, predicted_backward, notes = predict(traced, plan, measured, loss)
+    title = type(traced.model).__name__
     return Report(
         measured,
-        tuple(forecast),
-        tuple(backcast),
+        tuple(predicted_forward),
+        tuple(predicted_backward),
         tuple(judge(measured, limits)),
         limits,
-        type(bare).__name__,
-        facts,
+        title,
+        {
+            "model": title,
+            "layers": len(measured.layers) - 1,
+            "method": plan.method if plan else "the model's own weights",
+        },
         tuple(notes),
     )
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from virgo.errors import OptionError
 
 if TYPE_CHECKING:
-    from virgo.diagnostics.monitor import Monitor, StepRecord
+    from virgo.diagnostics.monitor import Monitor
+    from virgo.diagnostics.step_recorder import StepRecord
 
 
 class Writer(Protocol):

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from virgo.diagnostics.measurement import Layer, Measurement
+from virgo.diagnostics.layer_statistics import Layer
+from virgo.diagnostics.measurement import Measurement
 
 
 @dataclass(frozen=True)
