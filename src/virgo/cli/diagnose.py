@@ -15,7 +15,7 @@ import virgo
 from virgo.cli import demo as demonstration
 from virgo.cli import networks
 from virgo.cli.progress import errors, reporting, track
-from virgo.diagnostics.comparison import METHODS, wants_depth
+from virgo.diagnostics.comparing import METHODS, wants_depth
 from virgo.errors import DataError, OptionError
 from virgo.experiments.assumptions.tables import Verified, refresh
 from virgo.experiments.assumptions.verification import verify_all

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -18,7 +18,33 @@ from virgo.network.inputs import Forward
 from virgo.network.probe import Loss
 from virgo.plans import Plan
 from virgo.report.files import save, versions
+from virgo.report.page import Document, variance_chart
 from virgo.report.text import plain_numbers, show, text_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DIRECTIONS = ("forward", "backward")
+_VARIANCES = (
+    "layer",
+    "what",
+    "predicted",
+    "measured",
+    "measured / predicted",
+    "change from the layer before",
+)
+_LAYER_COLUMNS = {
+    "layer": "index",
+    "what": "name",
+    "width": "width",
+    "mean": "mean",
+    "second moment": "second_moment",
+    "dead units": "dead",
+    "Dirichlet (norm.)": "dirichlet_normalized",
+    "Dirichlet (plain)": "dirichlet_plain",
+    "MAD": "mean_average_distance",
+}
 
 
 @dataclass(frozen=True)
@@ -66,68 +92,66 @@ class Report:
 
     def to_json(self, indent: int | None = None) -> str:
         """Everything, with the verdict, as JSON."""
-        return json.dumps(
-            plain_numbers(
-                {"ok": self.ok, "level": self.level, "verdict": self.verdict, **asdict(self)}
-            ),
-            indent=indent,
-        )
+        verdict = {"ok": self.ok, "level": self.level, "verdict": self.verdict}
+        return json.dumps(plain_numbers({**verdict, **asdict(self)}), indent=indent)
 
     def __str__(self) -> str:
         lines = [f"{self.level.upper()}: {self.verdict}"]
-        for direction in ("forward", "backward"):
+        for direction in DIRECTIONS:
             header = ("layer", "name", "predicted", "measured", "meas./pred.", "change")
             body = [(a, b, *map(show, numbers)) for a, b, *numbers in self.rows(direction)]
             lines += ["", f"{direction} variance", *text_table(header, body, left=2)]
         notes = [*self.measurement.notes, *self.notes]
         return "\n".join([*lines, *([""] if notes else []), *(f"note: {n}" for n in notes)])
 
-    def figure(self) -> Any:
+    def figure(self) -> Figure:
         """Forward and backward, predicted beside measured, as a matplotlib figure."""
         from virgo.report.plots import variance_over_depth
 
-        return variance_over_depth(self._curves(), title=self.title)
+        curves = {direction: self._curves(direction) for direction in DIRECTIONS}
+        by_name = {
+            name: {direction: curves[direction][name] for direction in DIRECTIONS}
+            for name in ("measured", "predicted")
+        }
+        return variance_over_depth(by_name, title=self.title)
 
-    def plot(self) -> Any:
+    def plot(self) -> list[Axes]:
         """Matplotlib axes of :meth:`figure`."""
         return self.figure().axes
 
-    def _curves(self) -> dict[str, dict[str, Sequence[float]]]:
-        measured: dict[str, Sequence[float]]
-        predicted: dict[str, Sequence[float]]
-        measured = {"forward": self.measurement.forward, "backward": self.measurement.backward}
-        predicted = {"forward": self.predicted_forward, "backward": self.predicted_backward}
-        return {"measured": measured, "predicted": predicted}
+    def _curves(self, direction: str) -> dict[str, Sequence[float]]:
+        return {
+            "measured": getattr(self.measurement, direction),
+            "predicted": getattr(self, f"predicted_{direction}"),
+        }
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """The report as :func:`virgo.report.page.page` takes it."""
-        curves = self._curves()
-        header = [
-            "layer",
-            "what",
-            "predicted",
-            "measured",
-            "measured / predicted",
-            "change from the layer before",
-        ]
         headline = self.findings[0].sentence if self.findings else self.verdict
         details = [self.findings[0].advice] if self.findings else []
         details += [f"{finding.sentence} {finding.advice}" for finding in self.findings[1:]]
+        charts = {
+            "forward": "Signal (forward variance)",
+            "backward": "Gradient (backward variance)",
+        }
+        variances = [
+            {
+                "title": f"{direction.capitalize()} variance",
+                "note": "",
+                "header": _VARIANCES,
+                "rows": self.rows(direction),
+            }
+            for direction in DIRECTIONS
+        ]
         return {
             "title": f"Virgo check: {self.title}",
             "subtitle": ", ".join(f"{v:,} {k}" for k, v in self.measurement.facts.items()),
             "verdict": {"level": self.level, "headline": headline, "details": details},
-            "charts": [_chart(direction, curves) for direction in ("forward", "backward")],
-            "tables": [
-                {
-                    "title": f"{direction.capitalize()} variance",
-                    "note": "",
-                    "header": header,
-                    "rows": [list(row) for row in self.rows(direction)],
-                }
-                for direction in ("forward", "backward")
-            ]
-            + [_layer_table(self.measurement), _gradient_table(self.measurement)],
+            "charts": [
+                variance_chart(title, "variance", self._curves(direction), dashed=("predicted",))
+                for direction, title in charts.items()
+            ],
+            "tables": [*variances, *_measurement_tables(self.measurement)],
             "config": {**self.facts, "thresholds": asdict(self.thresholds)},
             "versions": versions(),
             "notes": [*self.measurement.notes, *self.notes],
@@ -152,9 +176,14 @@ def check(
     """Do signal and gradient survive this model on this graph? Predicted, measured, verdict.
 
     Args:
+        model: any model with message-passing layers in it.
+        data: as for :func:`virgo.plan`.
         plan: check the weights this plan would draw; the model's own otherwise.
         thresholds: when to worry.
-        loss, forward, nodes: as for :func:`measure`.
+        loss, forward, nodes, seed: as for :func:`measure`.
+
+    Returns:
+        The report; ``print`` it, or :meth:`~Report.save` it as a page.
 
     >>> import virgo
     >>> from torch_geometric.nn import GCN
@@ -190,63 +219,22 @@ def _quotient(a: float, b: float) -> float:
     return a / b if b and not math.isnan(b) else math.nan
 
 
-def _chart(direction: str, curves: dict[str, dict[str, Sequence[float]]]) -> dict[str, Any]:
-    return {
-        "title": "Signal (forward variance)"
-        if direction == "forward"
-        else "Gradient (backward variance)",
-        "x_label": "layer (0 is the input)",
-        "y_label": "variance",
-        "log": True,
-        "series": [
-            {
-                "name": name,
-                "values": list(curve[direction]),
-                "spread": None,
-                "dashed": name == "predicted",
-            }
-            for name, curve in curves.items()
-        ],
-    }
-
-
-def _layer_table(measured: Measurement) -> dict[str, Any]:
-    return {
-        "title": "What each layer receives",
-        "note": "Dirichlet energies with the normalised and the plain Laplacian, divided by the "
-        "squared norm; MAD is the mean average distance (one minus cosine) between nodes.",
-        "header": [
-            "layer",
-            "what",
-            "width",
-            "mean",
-            "second moment",
-            "dead units",
-            "Dirichlet (norm.)",
-            "Dirichlet (plain)",
-            "MAD",
-        ],
-        "rows": [
-            [
-                layer.index,
-                layer.name,
-                layer.width,
-                layer.mean,
-                layer.second_moment,
-                layer.dead,
-                layer.dirichlet_normalized,
-                layer.dirichlet_plain,
-                layer.mean_average_distance,
-            ]
-            for layer in measured.layers
-        ],
-    }
-
-
-def _gradient_table(measured: Measurement) -> dict[str, Any]:
-    return {
-        "title": "Gradient norm of every weight",
-        "note": f"loss {measured.loss:.4g}",
-        "header": ["parameter", "gradient norm"],
-        "rows": [[name, norm] for name, norm in measured.weight_gradients.items()],
-    }
+def _measurement_tables(measured: Measurement) -> list[Document]:
+    return [
+        {
+            "title": "What each layer receives",
+            "note": "Dirichlet energies with the normalised and the plain Laplacian, divided by "
+            "the squared norm; MAD is the mean average distance (one minus cosine) between nodes.",
+            "header": list(_LAYER_COLUMNS),
+            "rows": [
+                [getattr(layer, name) for name in _LAYER_COLUMNS.values()]
+                for layer in measured.layers
+            ],
+        },
+        {
+            "title": "Gradient norm of every weight",
+            "note": f"loss {measured.loss:.4g}",
+            "header": ["parameter", "gradient norm"],
+            "rows": list(measured.weight_gradients.items()),
+        },
+    ]

@@ -40,6 +40,11 @@ from virgo.report.text import plain_numbers, show, text_table
 Draw = tuple[Plan | None, int]
 """A plan to draw from, or None for the model's own weights, and the seed of the draw."""
 
+_HEADER = (
+    *("layer", "name", "width", "forward", "to next", "backward", "mean", "dead"),
+    *("Dirichlet (norm.)", "Dirichlet (plain)", "MAD"),
+)
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -67,19 +72,6 @@ class Measurement:
         return json.dumps(plain_numbers(asdict(self)), indent=indent)
 
     def __str__(self) -> str:
-        header = (
-            "layer",
-            "name",
-            "width",
-            "forward",
-            "to next",
-            "backward",
-            "mean",
-            "dead",
-            "Dirichlet (norm.)",
-            "Dirichlet (plain)",
-            "MAD",
-        )
         body = [
             (
                 str(layer.index),
@@ -96,7 +88,7 @@ class Measurement:
             )
             for layer in self.layers
         ]
-        return "\n".join([*text_table(header, body, left=2), *(f"note: {n}" for n in self.notes)])
+        return "\n".join([*text_table(_HEADER, body, left=2), *(f"note: {n}" for n in self.notes)])
 
 
 def measure(

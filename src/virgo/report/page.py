@@ -13,7 +13,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from importlib import resources
 from numbers import Integral, Real
 from pathlib import Path
@@ -34,6 +34,42 @@ MISSING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 NUMERIC = re.compile(
     r"[\s\d.,eE+\-±%<>=≈~()\[\]/∞\N{EN DASH}\N{MINUS SIGN}\N{MULTIPLICATION SIGN}]*"
 )
+
+
+Document = dict[str, Any]
+"""What :func:`page` takes: see there."""
+
+
+def variance_chart(
+    title: str,
+    y_label: str,
+    curves: Mapping[str, Sequence[float]],
+    spreads: Mapping[str, Sequence[float]] | None = None,
+    dashed: Container[str] = (),
+) -> Document:
+    """A chart of variances over layers for a page's ``charts``: one series per curve.
+
+    Args:
+        title: of the chart.
+        y_label: of its vertical axis, which is logarithmic.
+        curves: name -> variance of h^0 .. h^L.
+        spreads: the same shape, one standard deviation over draws.
+        dashed: names of the curves to dash.
+
+    Returns:
+        The chart.
+    """
+    series = [
+        {
+            "name": name,
+            "values": list(values),
+            "spread": list(spreads[name]) if spreads else None,
+            "dashed": name in dashed,
+        }
+        for name, values in curves.items()
+    ]
+    x_label = "layer (0 is the input)"
+    return {"title": title, "x_label": x_label, "y_label": y_label, "log": True, "series": series}
 
 
 def page(document: Mapping[str, Any]) -> str:
