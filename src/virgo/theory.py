@@ -187,6 +187,9 @@ def logits_gradient_variance(
     :math:`1/(N M C)`, and the indicator of these takes the place of :math:`\mathbf 1` in the
     norms of Theorem 2.
 
+    Returns:
+        The variance.
+
     >>> logits_gradient_variance(num_nodes=2, num_classes=5)
     0.05
     """

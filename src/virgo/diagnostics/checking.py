@@ -1,4 +1,4 @@
-"""``check()``: predicted beside measured, and a verdict a newcomer understands."""
+"""``check()``: predicted beside measured, and a verdict in plain words."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Report:
     findings: tuple[Finding, ...]
     thresholds: Thresholds
     title: str = "model"
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -80,14 +80,12 @@ class Report:
 
     def rows(self, direction: str) -> list[tuple[str, str, float, float, float, float]]:
         """Layer, name, predicted, measured, measured/predicted, change from the layer before."""
-        measured: list[float] = getattr(self.measurement, direction)
-        predicted: tuple[float, ...] = getattr(self, f"predicted_{direction}")
+        measured, predicted = (curve[direction] for curve in self._curves().values())
         before = [math.nan, *measured[:-1]] if direction == "forward" else [*measured[1:], math.nan]
+        layers = zip(self.measurement.layers, predicted, measured, before, strict=True)
         return [
             (str(layer.index), layer.name, p, m, _quotient(m, p), _quotient(m, b))
-            for layer, p, m, b in zip(
-                self.measurement.layers, predicted, measured, before, strict=True
-            )
+            for layer, p, m, b in layers
         ]
 
     def to_json(self, indent: int | None = None) -> str:
@@ -108,21 +106,16 @@ class Report:
         """Forward and backward, predicted beside measured, as a matplotlib figure."""
         from virgo.report.plots import variance_over_depth
 
-        curves = {direction: self._curves(direction) for direction in DIRECTIONS}
-        by_name = {
-            name: {direction: curves[direction][name] for direction in DIRECTIONS}
-            for name in ("measured", "predicted")
-        }
-        return variance_over_depth(by_name, title=self.title)
+        return variance_over_depth(self._curves(), title=self.title)
 
     def plot(self) -> list[Axes]:
         """Matplotlib axes of :meth:`figure`."""
         return self.figure().axes
 
-    def _curves(self, direction: str) -> dict[str, Sequence[float]]:
+    def _curves(self) -> dict[str, dict[str, Sequence[float]]]:
         return {
-            "measured": getattr(self.measurement, direction),
-            "predicted": getattr(self, f"predicted_{direction}"),
+            "measured": {d: getattr(self.measurement, d) for d in DIRECTIONS},
+            "predicted": {d: getattr(self, f"predicted_{d}") for d in DIRECTIONS},
         }
 
     def document(self) -> Document:
@@ -130,14 +123,9 @@ class Report:
         headline = self.findings[0].sentence if self.findings else self.verdict
         details = [self.findings[0].advice] if self.findings else []
         details += [f"{finding.sentence} {finding.advice}" for finding in self.findings[1:]]
-        charts = {
-            "forward": "Signal (forward variance)",
-            "backward": "Gradient (backward variance)",
-        }
         variances = [
             {
                 "title": f"{direction.capitalize()} variance",
-                "note": "",
                 "header": _VARIANCES,
                 "rows": self.rows(direction),
             }
@@ -148,8 +136,13 @@ class Report:
             "subtitle": ", ".join(f"{v:,} {k}" for k, v in self.measurement.facts.items()),
             "verdict": {"level": self.level, "headline": headline, "details": details},
             "charts": [
-                variance_chart(title, "variance", self._curves(direction), dashed=("predicted",))
-                for direction, title in charts.items()
+                variance_chart(
+                    f"{what} ({direction} variance)",
+                    "variance",
+                    {name: curve[direction] for name, curve in self._curves().items()},
+                    dashed=("predicted",),
+                )
+                for direction, what in zip(DIRECTIONS, ("Signal", "Gradient"), strict=True)
             ],
             "tables": [*variances, *_measurement_tables(self.measurement)],
             "config": {**self.facts, "thresholds": asdict(self.thresholds)},
@@ -180,7 +173,10 @@ def check(
         data: as for :func:`virgo.plan`.
         plan: check the weights this plan would draw; the model's own otherwise.
         thresholds: when to worry.
-        loss, forward, nodes, seed: as for :func:`measure`.
+        loss: as for :func:`measure`.
+        forward: as for :func:`measure`.
+        nodes: as for :func:`measure`.
+        seed: of the sample.
 
     Returns:
         The report; ``print`` it, or :meth:`~Report.save` it as a page.

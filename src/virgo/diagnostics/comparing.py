@@ -35,6 +35,9 @@ Planner = Callable[[Any, str, int], Plan]
 def wants_depth(make_model: Callable[..., nn.Module]) -> bool:
     """Whether a maker of models is to be told the number of layers.
 
+    Returns:
+        True if it has a parameter without a default or one named for the depth.
+
     >>> wants_depth(lambda depth: depth), wants_depth(lambda hidden=64: hidden)
     (True, False)
     """
@@ -62,6 +65,7 @@ def compare(
 
     Args:
         make_model: ``lambda depth: model``; called without an argument if it takes none.
+        data: as for :func:`virgo.plan`.
         methods: names, with options after a plus: ``"virgo-forward+measured"``.
         depths: numbers of layers; one model as it is if ``make_model`` takes no depth.
         seeds: draws per method; curves are their mean, bands their standard deviation.
@@ -70,9 +74,15 @@ def compare(
         planner: ``lambda model, method, seed: ...`` for plans other than
             :func:`virgo.plan`'s on ``data`` with this loss and this pass.
         nodes: measure on a connected sample of this many nodes.
+        title: of the result; the model's class by default.
+        notes: to print with the result.
         progress: called with (done, total, what).
 
-    A method that fails on this model is listed with its error; the others go on.
+    Returns:
+        Curves, verdicts and claims. A method that fails on this model is listed with its error.
+
+    Raises:
+        OptionError: if an option is wrong, or every method failed.
     """
     if seeds < 1:
         raise OptionError(f"seeds: expected at least 1, got {seeds}.")
@@ -82,33 +92,28 @@ def compare(
             "depths: expected a make_model that takes the depth, got one that takes nothing. "
             "Write lambda depth: ..."
         )
-    wanted = list(depths or ([5] if takes_depth else [0]))
-    labels = {name: _label(name) for name in methods}  # says so if a name is wrong
+    numbers = list(depths or [5]) if takes_depth else [0]
+    labels = {name: _label(name) for name in methods}  # raises if a name is wrong
     planner = planner or _plain_planner(data, loss, forward)
-    found: list[tuple[str, Measurement]] = []
+    measurements: list[tuple[str, Measurement]] = []
     failures: dict[str, str] = {}
-    total, done = len(wanted) * len(labels), 0
-    for depth in wanted:
+    done = 0
+    for depth in numbers:
         model = make_model(depth) if takes_depth else make_model()
         for name, label in labels.items():
             try:
                 plans = [planner(model, name, draw) for draw in range(seeds)]
-                trace = measure(model, data, plan=plans, loss=loss, forward=forward, nodes=nodes)
-            except Exception as error:
-                if not isinstance(error, (ValueError, RuntimeError)):
-                    raise
+                measured = measure(model, data, plan=plans, loss=loss, forward=forward, nodes=nodes)
+                measurements.append((label, measured))
+            except (ValueError, RuntimeError) as error:
                 failures[f"{label}, {depth} layers" if takes_depth else label] = str(error)
-            else:
-                found.append((label, trace))
             done += 1
             if progress is not None:
-                progress(done, total, label)
-    if not found:
-        raise OptionError(
-            "compare: every method failed: "
-            + "; ".join(f"{name}: {why}" for name, why in failures.items())
-        )
-    return _summed(found, seeds, title or type(model).__name__, failures, notes)
+                progress(done, len(numbers) * len(labels), label)
+    if not measurements:
+        reasons = "; ".join(f"{name}: {why}" for name, why in failures.items())
+        raise OptionError(f"compare: every method failed: {reasons}")
+    return _summarised(measurements, seeds, title or type(model).__name__, failures, notes)
 
 
 def _label(name: str) -> str:
@@ -124,25 +129,27 @@ def _plain_planner(data: Any, loss: Loss | None, forward: Forward | None) -> Pla
     return planned
 
 
-def _summed(
-    found: Sequence[tuple[str, Measurement]],
+def _summarised(
+    measurements: Sequence[tuple[str, Measurement]],
     seeds: int,
     title: str,
     failures: dict[str, str],
     notes: Sequence[str],
 ) -> Comparison:
-    """What was measured of every method, as curves and verdicts."""
+    """The measurements of all methods as curves and verdicts."""
     curves: list[Curve] = []
     health: list[Health] = []
-    facts: dict[str, Any] = {}
-    for label, trace in found:
-        depth = len(trace.layers) - 1
-        facts |= trace.facts
-        notes = [*dict.fromkeys([*notes, *trace.notes])]
-        for way in ("forward", "backward"):
-            spread = tuple(getattr(layer, f"{way}_sd") for layer in trace.layers)
-            curves.append(Curve(label, depth, way, tuple(getattr(trace, way)), spread))
-        wrong = judge(trace, Thresholds())
-        level = wrong[0].level if wrong else "good"  # the worst comes first
-        health.append(Health(label, depth, level, tuple(each.sentence for each in wrong)))
+    facts: dict[str, object] = {}
+    for label, measured in measurements:
+        depth = len(measured.layers) - 1
+        facts |= measured.facts
+        notes = [*dict.fromkeys([*notes, *measured.notes])]
+        for direction in ("forward", "backward"):
+            spread = tuple(getattr(layer, f"{direction}_sd") for layer in measured.layers)
+            curves.append(
+                Curve(label, depth, direction, tuple(getattr(measured, direction)), spread)
+            )
+        findings = judge(measured, Thresholds())
+        level = findings[0].level if findings else "good"  # the worst comes first
+        health.append(Health(label, depth, level, tuple(f.sentence for f in findings)))
     return Comparison(tuple(curves), seeds, title, failures, facts, tuple(notes), tuple(health))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from virgo.report.files import save, versions
 from virgo.report.page import Document, variance_chart
@@ -32,7 +32,7 @@ LEVEL = 1.01
 
 @dataclass(frozen=True)
 class Curve:
-    """One method at one depth: variances of h^0 .. h^L, their spread over draws, and two sums.
+    """One method at one depth: variances of h^0 .. h^L, their spread over draws, and two summaries.
 
     ``stability`` is max/min over all layers; ``leaves`` the number of layers after which the
     variance has left a factor of ten of where it began (the input forward, the output backward).
@@ -107,7 +107,7 @@ class Comparison:
     seeds: int
     title: str = "model"
     failures: dict[str, str] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     health: tuple[Health, ...] = ()
 
@@ -120,8 +120,12 @@ class Comparison:
         return {c.method: c for c in self.curves if (c.depth, c.direction) == (depth, direction)}
 
     def claims(self) -> list[Claim]:
-        """Does Virgo decline less steeply than the classic methods? Per depth and direction,
-        for the closed form and, where it was run, for the measured estimate."""
+        """Whether Virgo declines less steeply than the classic methods.
+
+        Returns:
+            One claim per depth and direction, for the closed form and, where it was run, for the
+            measured estimate.
+        """
         claims = []
         for depth in self.depths:
             for direction in ("forward", "backward"):
@@ -234,13 +238,10 @@ def _cells(curve: Curve | None) -> tuple[str, str]:
 def joined(studies: Sequence[Comparison]) -> Comparison:
     """Comparisons of one title at several depths as one; facts and title are the first one's."""
     first = studies[0]
-    failures: dict[str, str] = {}
-    for study in studies:
-        failures |= study.failures
     return replace(
         first,
         curves=tuple(curve for study in studies for curve in study.curves),
-        health=tuple(one for study in studies for one in study.health),
-        failures=failures,
+        health=tuple(health for study in studies for health in study.health),
+        failures={name: why for study in studies for name, why in study.failures.items()},
         notes=tuple(dict.fromkeys(note for study in studies for note in study.notes)),
     )

@@ -48,14 +48,14 @@ _HEADER = (
 
 @dataclass(frozen=True)
 class Measurement:
-    """The layers of a model as one pass, or the mean of several draws, showed them."""
+    """The layers of a model in one pass, or their mean over several draws."""
 
     layers: tuple[Layer, ...]
     weight_gradients: dict[str, float]
     loss: float
     draws: int = 1
     notes: tuple[str, ...] = ()
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, int] = field(default_factory=dict)
 
     @property
     def forward(self) -> list[float]:
@@ -194,7 +194,7 @@ def measure_draws(
         for done, (plan, seed) in enumerate(draws, 1):
             if plan is not None:
                 plan.apply_(model, seed=seed)
-            # new leaves: hooks on the features of an earlier draw would hear this one too
+            # new leaves: hooks on the features of an earlier draw would run in this one too
             probe = LayerProbe(with_gradients(prepared), [call.path for call in calls])
             passes.append(
                 observe(model, prepared, traced.forward, chosen, statistic=variance, probe=probe)
@@ -256,7 +256,7 @@ def _classification_loss(inputs: Inputs) -> Loss:
         )
     usual = DefaultLoss()
 
-    def loss(output: Any, data: Any) -> Tensor:
+    def loss(output: object, data: object) -> Tensor:
         if not isinstance(output, Tensor):
             raise LayerError(
                 f"model: expected a tensor of logits, got a {type(output).__name__}. "
@@ -274,18 +274,19 @@ def _classification_loss(inputs: Inputs) -> Loss:
 
 
 def _check_gradients(seen: Pass, calls: list[Call]) -> None:
-    deaf = [call.path for call, g in zip(calls, seen.grad_returned, strict=True) if g != g]
-    narrow = [call.path for call, v in zip(calls, seen.returned, strict=True) if v != v]
-    deaf = [path for path in deaf if path not in narrow]
-    if deaf:
+    """Refuse a loss that gives some layer no gradient, unless one neuron is the reason."""
+    narrow = {c.path for c, value in zip(calls, seen.returned, strict=True) if math.isnan(value)}
+    gradients = zip(calls, seen.grad_returned, strict=True)
+    missing = [c.path for c, g in gradients if math.isnan(g) and c.path not in narrow]
+    if missing:
         raise LayerError(
             f"loss: expected a loss that depends on every layer, got none from "
-            f"{', '.join(dict.fromkeys(deaf))}. Pass another loss=, or backward=False."
+            f"{', '.join(dict.fromkeys(missing))}. Pass another loss=, or backward=False."
         )
 
 
 def _check_memory(inputs: Inputs, calls: list[Call]) -> None:
-    """Refuse what cannot fit, before the machine does so less kindly."""
+    """Refuse a pass that cannot fit, before the system ends the process."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             available = next(

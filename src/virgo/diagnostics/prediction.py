@@ -10,7 +10,7 @@ from torch import Tensor
 
 from virgo import theory
 from virgo.diagnostics.measurement import Measurement, TracedModel
-from virgo.errors import GraphError, LayerError, VirgoError
+from virgo.errors import GraphError, VirgoError
 from virgo.graph.amplitudes import Direction, hops
 from virgo.graph.vectors import Vector
 from virgo.layers import Term
@@ -36,13 +36,12 @@ def predict(
         apply, and notes that say why.
     """
     unknown = [math.nan] * len(measured.layers)
+    if any(call.parents != {i} for i, call in enumerate(traced.trace.calls[1:])):
+        return unknown, unknown, ["no prediction: the layers are not one chain"]
     signal = plan.signal if plan else "mean"
     study = Study(traced.model, traced.inputs, traced.trace, theory.RELU_GAIN, signal, "", 0)
     weights = plan.variances if plan else {}
     try:
-        calls = traced.trace.calls
-        if any(call.parents != {i} for i, call in enumerate(calls[1:])):
-            raise LayerError("the layers are not one chain")
         forward = _forward(study, weights)
         backward = _backward(study, weights, loss, measured.backward[-1])
     except VirgoError as error:

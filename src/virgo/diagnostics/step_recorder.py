@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from virgo.network.modules import arguments_of, float_tensors, layers_of, received
-from virgo.network.probe import LayerHooks, gradient_norm, variance
+from virgo.network.probe import Args, Kwargs, LayerHooks, gradient_norm, variance
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class StepRecorder:
             nodes=self.nodes,
         )
 
-    def _enter(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _enter(self, layer: nn.Module, args: Args, kwargs: Kwargs) -> None:
         if self.backward_began or not self._is_training(layer):
             return
         tensors = received(arguments_of(layer, args, kwargs))
@@ -101,7 +100,7 @@ class StepRecorder:
         self.signals.append(self._watch(f"into {path}" if self.signals else "input", tensors))
         self.running = layer
 
-    def _leave(self, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def _leave(self, layer: nn.Module, args: Args, output: object) -> None:
         if self.running is not layer:
             return
         self.running = None
@@ -127,9 +126,8 @@ class StepRecorder:
 
         def arrive(index: int, gradient: Tensor) -> None:
             self.backward_began = True
-            if (
-                index not in arrived
-            ):  # of several backward passes through one forward pass, the first
+            # of several backward passes through one forward pass, the first counts
+            if index not in arrived:
                 arrived.add(index)
                 share = variance([gradient]) * _rows(gradient) / rows
                 signal.backward = share + (0.0 if math.isnan(signal.backward) else signal.backward)

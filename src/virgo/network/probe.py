@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,19 +26,18 @@ from virgo.network.modules import arguments_of, float_tensors, layers_of, receiv
 
 Loss = Callable[[Any, Any], Tensor]
 Statistic = Callable[[list[Tensor]], float]
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-class Probe(Protocol):
-    """Called with every layer's tensors as they pass: ``kind`` is received or returned."""
-
-    def __call__(self, index: int, kind: str, tensors: list[Tensor]) -> None: ...
+#: Called with the index of a layer's call, "received" or "returned", and the tensors.
+Probe = Callable[[int, str, list[Tensor]], None]
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+T = TypeVar("T")
 
 
 def node_variance(tensors: list[Tensor]) -> float:
     r"""The paper's variance of a layer: the mean over nodes of the variance over neurons.
 
-    One neuron has no variance: NaN.
+    Returns:
+        The variance; NaN for a single neuron, which has none.
 
     >>> node_variance([torch.tensor([[1.0, 3.0], [2.0, 2.0]])])
     0.5
@@ -89,8 +88,9 @@ def second_moment(tensors: list[Tensor]) -> float:
 def spread(tensors: list[Tensor]) -> float:
     """The variance, or the second moment where there is none.
 
-    One neuron has no variance, and the same number in every neuron (constant features) has
-    variance zero though a signal is there.
+    Returns:
+        The second moment for a single neuron, and for the same number in every neuron (constant
+        features), whose variance is zero though there is a signal.
     """
     variance = node_variance(tensors)
     return variance if variance > 0 or math.isinf(variance) else second_moment(tensors)
@@ -123,8 +123,8 @@ class LayerHooks:
     def __init__(
         self,
         model: nn.Module,
-        enter: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Arguments | None],
-        leave: Callable[[nn.Module, tuple[Any, ...], Any], None],
+        enter: Callable[[nn.Module, Args, Kwargs], tuple[Args, Kwargs] | None],
+        leave: Callable[[nn.Module, Args, object], None],
     ) -> None:
         self.handles: list[RemovableHandle] = []
         for layer in layers_of(model).values():
@@ -143,6 +143,9 @@ class LayerHooks:
         """Call ``arrive`` with a position in ``tensors`` and its gradient when that is computed.
 
         The hooks hold no tensor, which would keep a whole pass in memory.
+
+        Returns:
+            The handles, for hooks that are to be removed before the others.
         """
         handles = [
             tensor.register_hook(lambda gradient, i=i: arrive(i, gradient.detach()))
@@ -161,13 +164,13 @@ class LayerHooks:
 class _Hook:
     """A hook that copies and pickles as nothing, so that a watched model can be saved or cloned."""
 
-    def __init__(self, call: Callable[..., Any]) -> None:
+    def __init__(self, call: Callable[..., object]) -> None:
         self.call = call
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> object:
         return self.call(*arguments)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _Hook, (_idle,)
 
 
@@ -237,9 +240,7 @@ class _Observer:
         self.seen = Pass()
         self.running: list[int] = []  # calls that have not returned, outermost first
 
-    def enter(
-        self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Arguments | None:
+    def enter(self, layer: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
         seen, index = self.seen, len(self.seen.received)
         tensors = received(arguments_of(layer, args, kwargs))
         self.running.append(index)
@@ -256,7 +257,7 @@ class _Observer:
             return (args[0] * math.sqrt(target / variance), *args[1:]), kwargs
         return None
 
-    def leave(self, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def leave(self, layer: nn.Module, args: Args, output: object) -> None:
         index = self.running.pop()
         tensors = float_tensors(output)
         self.seen.returned[index] = self.statistic(tensors)
@@ -291,8 +292,8 @@ def _backward(value: Tensor, model: nn.Module, inputs: Inputs) -> dict[str, floa
     }
 
 
-def _called(what: str, call: Callable[[], Any]) -> Any:
-    """The user's own code, whose errors are passed on with a word on where they came from."""
+def _called(what: str, call: Callable[[], T]) -> T:
+    """Call the user's own code; its errors are passed on with where they came from."""
     try:
         return call()
     except VirgoError:
@@ -339,13 +340,13 @@ class DefaultLoss:
             total = total + (tensor * probe).sum() / tensor.size(0)
         return total
 
-    def _cross_entropy(self, logits: Tensor, y: Tensor, mask: Any) -> Tensor:
+    def _cross_entropy(self, logits: Tensor, y: Tensor, mask: object) -> Tensor:
         if isinstance(mask, Tensor) and mask.shape == y.shape and bool(mask.any()):
             return functional.cross_entropy(logits[mask].float(), y[mask])
         return functional.cross_entropy(logits.float(), y)
 
 
-def fits_classes(output: Tensor, y: Any) -> bool:
+def fits_classes(output: Tensor, y: object) -> bool:
     """Whether ``y`` holds one class per row of ``output``."""
     return (
         isinstance(y, Tensor)

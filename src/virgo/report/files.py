@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch_geometric
@@ -16,11 +15,13 @@ from virgo.errors import OptionError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from virgo.report.page import Document
+
 
 class Saveable(Protocol):
     """A result that can be shown as a page, as JSON and as a picture."""
 
-    def document(self) -> Mapping[str, Any]: ...
+    def document(self) -> Document: ...
 
     def to_json(self, indent: int | None = None) -> str: ...
 

@@ -36,7 +36,7 @@ NUMERIC = re.compile(
 )
 
 
-Document = dict[str, Any]
+Document = Mapping[str, Any]
 """What :func:`page` takes: see there."""
 
 
@@ -72,7 +72,7 @@ def variance_chart(
     return {"title": title, "x_label": x_label, "y_label": y_label, "log": True, "series": series}
 
 
-def page(document: Mapping[str, Any]) -> str:
+def page(document: Document) -> str:
     """The document as one self-contained HTML page.
 
     Args:
@@ -80,6 +80,12 @@ def page(document: Mapping[str, Any]) -> str:
             ``charts``, ``tables``, ``config``, ``versions`` and ``notes``; what is absent is
             left out. Numbers may be ``None``, NaN or infinite: a chart has a gap there or a
             mark at its edge, a table shows "–" or "∞".
+
+    Returns:
+        The page.
+
+    Raises:
+        OptionError: if the verdict's level is unknown.
 
     >>> text = page({"title": "a < b", "verdict": {"level": "good", "headline": "Stable."}})
     >>> "<h1>a &lt; b</h1>" in text
@@ -112,7 +118,7 @@ def page(document: Mapping[str, Any]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
-def save_page(document: Mapping[str, Any], path: str | os.PathLike[str]) -> Path:
+def save_page(document: Document, path: str | os.PathLike[str]) -> Path:
     """Write :func:`page` to ``path`` atomically: never half a page."""
     return write_atomically(path, page(document))
 
@@ -132,7 +138,7 @@ def _embedded(value: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _chart(chart: Mapping[str, Any]) -> dict[str, Any]:
+def _chart(chart: Document) -> Document:
     return {
         "title": str(chart.get("title", "")),
         "x": str(chart.get("x_label", "")),
@@ -150,7 +156,7 @@ def _chart(chart: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _number(value: Any) -> float | str | None:
+def _number(value: float | None) -> float | str | None:
     """What JSON can hold: JavaScript's ``Number`` reads "Infinity" back, ``null`` is a gap."""
     if value is None or math.isnan(value):
         return None
@@ -188,7 +194,7 @@ def _kind(column: Sequence[str]) -> str:
     return ' class="long"' if max(map(len, column)) > 48 else ""
 
 
-def _table(table: Mapping[str, Any]) -> str:
+def _table(table: Document) -> str:
     header = [str(name) for name in table["header"]]
     rows = [[_cell(value) for value in row] for row in table["rows"]]
     kinds = [_kind(column) for column in zip(*rows, strict=True)] or [""] * len(header)

@@ -19,6 +19,8 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from virgo.report.page import Document
+
 COLUMN_WIDTH = 3.4  # inches, one column of a two-column paper
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#0072B2", "#D55E00", "#999933")
 MARKERS = "osD^vPX*"
@@ -75,11 +77,15 @@ def variance_over_depth(
     spreads: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
     title: str | None = None,
 ) -> Figure:
-    """Forward and backward variance side by side, a curve a method: the paper's Figure 1.
+    """Forward and backward variance side by side, one curve per method: the paper's Figure 1.
 
     Args:
         curves: method -> direction -> variance of h^0 .. h^L.
         spreads: the same shape, one standard deviation over draws.
+        title: of the figure.
+
+    Returns:
+        The figure, with a panel for each direction that all methods have.
     """
     directions = [d for d in TITLES if all(d in curve for curve in curves.values())]
     figure = Figure(figsize=(COLUMN_WIDTH * len(directions), 2.6), layout="constrained")
@@ -141,17 +147,17 @@ def variance_over_steps(records: Mapping[int, Mapping[str, Sequence[float]]]) ->
     return figure
 
 
-def panels(charts: Sequence[Mapping[str, Any]]) -> Figure:
-    """A page's charts as small panels, two a row, on linear axes with bars of one deviation."""
+def panels(charts: Sequence[Document]) -> Figure:
+    """A page's charts as small panels, two per row, on linear axes with bars of one deviation."""
     rows = (len(charts) + 1) // 2
     figure = Figure(figsize=(2 * COLUMN_WIDTH, 2.2 * rows), layout="constrained")
     grid = figure.subplots(rows, 2, squeeze=False).ravel()
     for axes, chart in zip(grid, charts, strict=False):
         for index, series in enumerate(chart["series"]):
-            places = [i for i, value in enumerate(series["values"]) if value is not None]
-            values = [series["values"][i] for i in places]
-            spread = [series["spread"][i] or 0.0 for i in places] if series["spread"] else None
-            lengths = [place + 1 + 0.06 * index for place in places]  # bars beside each other
+            defined = [i for i, value in enumerate(series["values"]) if value is not None]
+            values = [series["values"][i] for i in defined]
+            spread = [series["spread"][i] or 0.0 for i in defined] if series["spread"] else None
+            lengths = [i + 1 + 0.06 * index for i in defined]  # bars beside each other
             axes.errorbar(
                 lengths, values, yerr=spread, label=series["name"], capsize=2, **style(index)
             )

@@ -42,6 +42,9 @@ def text_table(header: Sequence[str], body: Sequence[Sequence[str]], left: int =
 def show(value: float, spread: float = 0.0) -> str:
     """A number in three digits, with its standard deviation over draws if there is one.
 
+    Returns:
+        The text; a dash for NaN.
+
     >>> show(1234.5), show(0.1234, 0.01), show(math.nan)
     ('1.23e+03', '0.123 ± 0.01', '-')
     """
@@ -51,7 +54,10 @@ def show(value: float, spread: float = 0.0) -> str:
 
 
 def plain_numbers(value: Any) -> Any:
-    """The same value as strict JSON allows it: infinities as words, NaN as ``None``.
+    """Nested numbers as strict JSON allows them.
+
+    Returns:
+        The same value with infinities as words and NaN as ``None``.
 
     >>> plain_numbers({"forward": (1.0, math.inf, math.nan)})
     {'forward': [1.0, 'infinity', None]}
