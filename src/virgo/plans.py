@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import nn
 from virgo.draws import DISTRIBUTIONS, generator_for, standard
 from virgo.errors import OptionError, PlanError
 from virgo.network.modules import is_uninitialised, unwrap
+from virgo.report.text import text_table
 
 FORMAT = 1
 
@@ -292,22 +293,6 @@ def _short(value: float | None) -> str:
 
 def _range(value: float | None) -> str:
     return "infinite" if value is None else f"x{value:.3g}"
-
-
-def text_table(
-    header: tuple[str, ...], body: Sequence[tuple[str, ...]], left: int = 1
-) -> list[str]:
-    """Aligned columns: the first ``left`` to the left, the rest to the right."""
-    widths = [max(len(line[i]) for line in [header, *body]) for i in range(len(header))]
-
-    def render(line: tuple[str, ...]) -> str:
-        cells = [
-            cell.ljust(width) if i < left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        return "  ".join(cells).rstrip()
-
-    return [render(header), "  ".join("-" * width for width in widths), *map(render, body)]
 
 
 def choose_seed(seed: int, generator: torch.Generator | None) -> int:

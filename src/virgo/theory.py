@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -123,64 +124,128 @@ def transfer(fan: float, variance: float, gain: float = RELU_GAIN) -> float:
     return fan * variance / gain
 
 
+class TermShare(NamedTuple):
+    """One term ``P H W`` of a stage, as Theorems 1 and 2 need it.
+
+    Attributes:
+        norm: :math:`\\|P a\\|^2 / \\|a\\|^2`, where ``a`` is the amplitude that reaches the term.
+        fan: the weight's fan in going forward, its fan out going backward.
+        variance: of the weight; ``None`` for a term without one, which only moves the signal.
+    """
+
+    norm: float
+    fan: float = 1.0
+    variance: float | None = None
+
+
+#: A layer is a chain of stages, a stage a sum of terms.
+LayerShares = Sequence[Sequence[TermShare]]
+
+
 def forward_variance(
-    fan_ins: Sequence[float],
-    variances: Sequence[float],
-    squared_norms: Sequence[float],
-    num_nodes: int,
-    gain: float = RELU_GAIN,
+    layers: Sequence[LayerShares], start: float, gain: float = RELU_GAIN
 ) -> list[float]:
-    r"""Theorem 1, averaged over nodes: the forward variance after each layer.
+    r"""Theorem 1, averaged over nodes: the forward variance of :math:`h^0 \dots h^L`.
 
     .. math:: \mathrm{var}(h^l) = \frac{1}{N} \Bigl(\prod_{k<l} \frac{m_1^{(k)}}{g}
               \mathrm{var}(w^k)\Bigr) \|P_{l-1} \cdots P_0 h^0\|^2
 
-    ``squared_norms`` has one entry more than there are layers (the first is ``||h0||^2``).
+    The norm is the product of what each layer does to it, so each layer multiplies the variance
+    by :math:`\frac{m_1}{g} \mathrm{var}(w) \|P a\|^2 / \|a\|^2`. The terms of a stage have
+    independent weights, so their variances add; the stages of a layer multiply.
 
-    >>> forward_variance([4, 4], [0.5, 0.5], [3.0, 3.0, 3.0], num_nodes=3)
+    Args:
+        layers: the stages of each layer, first layer first, with fans in.
+        start: the variance of the input, :math:`\|h^0\|^2 / N`.
+        gain: of the activation between stages.
+
+    Returns:
+        One variance per layer and one for the input, which is first.
+
+    >>> kaiming = [[TermShare(norm=1.0, fan=4, variance=0.5)]]
+    >>> forward_variance([kaiming, kaiming], start=1.0)
     [1.0, 1.0, 1.0]
+    >>> sage = [[TermShare(0.25, 4, 0.5), TermShare(1.0, 4, 0.5)]]  # neighbours and root
+    >>> forward_variance([sage, kaiming], start=1.0)
+    [1.0, 1.25, 1.25]
     """
-    scale, out = 1.0, [squared_norms[0] / num_nodes]
-    for fan_in, variance, norm in zip(fan_ins, variances, squared_norms[1:], strict=True):
-        scale *= transfer(fan_in, variance, gain)
-        out.append(scale * norm / num_nodes)
-    return out
+    variances = [start]
+    for layer in layers:
+        variance = variances[-1]
+        for stage in layer:
+            variance *= _stage_factor(stage, gain)
+        variances.append(variance)
+    return variances
+
+
+def logits_gradient_variance(
+    num_nodes: float, num_classes: int, num_labelled: float | None = None
+) -> float:
+    r"""Lemma 1 with assumption 5: the backward variance at the logits, :math:`1/(N^2 C)`.
+
+    The paper's loss averages over all nodes. Over :math:`M` labelled ones it is
+    :math:`1/(N M C)`, and the indicator of these takes the place of :math:`\mathbf 1` in the
+    norms of Theorem 2.
+
+    Returns:
+        The variance.
+
+    >>> logits_gradient_variance(num_nodes=2, num_classes=5)
+    0.05
+    """
+    labelled = num_nodes if num_labelled is None else num_labelled
+    return 1.0 / (num_nodes * labelled * num_classes)
 
 
 def backward_variance(
-    fan_outs: Sequence[float],
-    variances: Sequence[float],
-    squared_norms: Sequence[float],
-    num_nodes: int,
-    num_classes: int,
+    layers: Sequence[LayerShares],
+    output: float,
+    num_classes: int | None = None,
     gain: float = RELU_GAIN,
-    num_labelled: int | None = None,
 ) -> list[float]:
-    r"""Theorem 2, averaged over nodes: the backward variance before each layer, input first.
+    r"""Theorem 2, averaged over nodes: the backward variance of :math:`h^0 \dots h^L`.
 
     .. math:: \mathrm{var}\Bigl(\frac{\partial \mathrm{Loss}}{\partial h^l}\Bigr) =
         \frac{C-1}{N^3 C}\, \mathrm{var}(w^{L-1}) \Bigl(\prod_{k=l}^{L-2} \frac{m_2^{(k)}}{g}
         \mathrm{var}(w^k)\Bigr) \|P_l^\top \cdots P_{L-1}^\top \mathbf 1\|^2
 
-    and :math:`1/(N^2 C)` at the logits themselves. This is the form of the paper's proof, from
-    which Theorem 4 follows; the statement of Theorem 2 in its main text has the product start
-    one layer late. ``squared_norms[k]`` belongs to :math:`h^k`, so the last one is ``N``.
+    and :math:`1/(N^2 C)` at the logits (:func:`logits_gradient_variance`). This is the form of
+    the paper's proof, from which Theorem 4 follows; the statement of Theorem 2 in its main text
+    has the product start one layer late. Stages and terms are counted as in
+    :func:`forward_variance`, with transposed operators.
 
-    The paper's loss averages over all nodes. Over ``num_labelled`` of them, the indicator of
-    these takes the place of :math:`\mathbf 1` in the norms, and their number that of ``N`` in
-    Lemma 1.
+    Args:
+        layers: the stages of each layer, first layer first, with fans out.
+        output: the backward variance of the last layer's output.
+        num_classes: where this output is the logits of a softmax cross-entropy: the last weight
+            then has :math:`C - 1` of the :math:`C` classes for a fan, and no activation.
+        gain: of the activation between stages.
 
-    >>> backward_variance([4, 3], [0.5, 0.5], [2.0, 2.0, 2.0], num_nodes=2, num_classes=3)
+    Returns:
+        One variance per layer and one for the output, which is last.
+
+    >>> layers = [[[TermShare(1.0, fan=4, variance=0.5)]], [[TermShare(1.0, fan=3, variance=0.5)]]]
+    >>> backward_variance(layers, logits_gradient_variance(2, num_classes=3), num_classes=3)
     ... # doctest: +ELLIPSIS
     [0.0833..., 0.0833..., 0.0833...]
     """
-    labelled = num_nodes if num_labelled is None else num_labelled
-    logits = 1.0 / (num_nodes * labelled * num_classes)
-    scale = (num_classes - 1) / num_classes / (labelled**2 * num_nodes)
-    out = [logits]
-    last = len(variances) - 1
-    for layer in range(last, -1, -1):
-        variance = variances[layer]
-        scale *= variance if layer == last else transfer(fan_outs[layer], variance, gain)
-        out.append(scale * squared_norms[layer])
-    return out[::-1]
+    variances = [output]
+    for layer in reversed(layers):
+        variance = variances[-1]
+        for stage in reversed(layer):
+            if num_classes is None:
+                variance *= _stage_factor(stage, gain)
+            else:
+                bare = [share._replace(fan=1.0) for share in stage]
+                variance *= (num_classes - 1) * _stage_factor(bare, gain=1.0)
+                num_classes = None
+        variances.append(variance)
+    return variances[::-1]
+
+
+def _stage_factor(stage: Sequence[TermShare], gain: float) -> float:
+    """What a stage multiplies a variance by: the sum over its terms."""
+    return sum(
+        share.norm * (1.0 if share.variance is None else transfer(share.fan, share.variance, gain))
+        for share in stage
+    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -17,7 +19,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GAT, GCN, GIN, GCNConv, GraphSAGE
 
 import virgo
-from virgo.diagnostics.measurement import Layer, Measurement
+from virgo.diagnostics.layer_statistics import Layer
+from virgo.diagnostics.measurement import Measurement
 from virgo.diagnostics.verdict import judge
 
 CLASSES = 7
@@ -462,6 +465,28 @@ def test_a_weight_stored_in_first_has_its_own_fans(data: Data) -> None:
     assert report.predicted_forward == pytest.approx(forward, rel=1e-5)
     backward = theorem_2(data, operators, [24, CLASSES], variances)
     assert report.predicted_backward == pytest.approx(backward, rel=1e-5)
+
+
+def test_a_check_reads_and_traces_once(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = importlib.import_module("virgo.diagnostics.measurement")
+    counts = Counter[str]()
+
+    def counted(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return real(*args, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    counted(room.reading, "read")
+    counted(room.Inputs, "neighbourhood")
+    counted(room, "watch")
+    counted(room, "observe")
+    report = virgo.check(ready(GCN, data, 3, 24), data, nodes=60)
+    assert not any(map(math.isnan, report.predicted_forward))
+    assert counts == {"read": 1, "neighbourhood": 1, "watch": 1, "observe": 1}
 
 
 def test_own_weights_are_predicted_from_what_is_there(data: Data) -> None:

@@ -15,7 +15,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GAT, GCN
 
 import virgo
-from virgo.diagnostics.comparison import CLASSIC, METHODS, Claim, Curve, joined
+from virgo.diagnostics.comparing import METHODS
+from virgo.diagnostics.comparison import CLASSIC, Claim, Curve, joined
 from virgo.rules import parse_method
 
 CLASSES = 7

@@ -23,7 +23,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GCN, GCNConv, HeteroConv, SAGEConv
 
 import virgo
-from virgo.diagnostics.measurement import plain_numbers
+from virgo.report.text import plain_numbers
 
 CLASSES = 7
 #: The library sums in float64 what a float32 network passes on; only that network's rounding and
@@ -736,8 +736,8 @@ def test_dirichlet_energies_of_many_edges_are_estimated_and_said(
     """A sample of the edges, drawn with replacement, scaled to all of them."""
     model = GCN(data.num_features, 16, num_layers=2, out_channels=7)
     exact = virgo.measure(model, data).layers[1]
-    room = importlib.import_module("virgo.diagnostics.measurement")
-    monkeypatch.setattr(room, "_SAMPLED_EDGES", 300)
+    room = importlib.import_module("virgo.diagnostics.layer_statistics")
+    monkeypatch.setattr(room, "SAMPLED_EDGES", 300)
     assert data.num_edges > 300
     trace = virgo.measure(model, data)
     assert any("estimated from 300 edges" in note for note in trace.notes)

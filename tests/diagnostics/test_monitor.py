@@ -25,7 +25,7 @@ import virgo
 from virgo.diagnostics.integrations import LightningMonitor
 from virgo.diagnostics.monitor import Monitor
 from virgo.errors import LayerError, OptionError
-from virgo.network.recorder import variance
+from virgo.network.probe import variance
 
 EXACT = 1e-12  # float64 sums over at most 1e6 numbers, in another order: 1e6 eps is 2e-10 at worst
 

@@ -17,7 +17,7 @@ from virgo.experiments.data.cache import final_folder
 from virgo.experiments.data.catalogue import Entry, entry
 from virgo.experiments.data.checking import Checked, State, check, states
 from virgo.experiments.data.roots import locate
-from virgo.plans import text_table
+from virgo.report.text import text_table
 
 HEADS = ("name", "task", "metric", "graphs", "nodes", "edges", "here")
 

@@ -19,7 +19,7 @@ from torch_geometric.nn import GCN
 from virgo.diagnostics import measure
 from virgo.experiments import data as datasets
 from virgo.init import init_
-from virgo.plans import text_table
+from virgo.report.text import text_table
 
 DEPTH, WIDTH, DEEP, EPOCHS = 6, 64, 16, 40
 #: Column title -> method and options.

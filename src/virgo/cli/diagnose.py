@@ -15,13 +15,13 @@ import virgo
 from virgo.cli import demo as demonstration
 from virgo.cli import networks
 from virgo.cli.progress import errors, reporting, track
-from virgo.diagnostics.comparison import METHODS, wants_depth
+from virgo.diagnostics.comparing import METHODS, wants_depth
 from virgo.errors import DataError, OptionError
 from virgo.experiments.assumptions.tables import Verified, refresh
 from virgo.experiments.assumptions.verification import verify_all
 from virgo.experiments.data.roots import CITATION
 from virgo.experiments.data.saved import load_saved
-from virgo.plans import text_table
+from virgo.report.text import text_table
 from virgo.rules import parse_method
 
 MODELS = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT"}

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from virgo.cli.progress import errors
-from virgo.plans import text_table
+from virgo.report.text import text_table
 
 if TYPE_CHECKING:
     from virgo.experiments.sweep.running import Progress as Done

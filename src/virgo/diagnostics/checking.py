@@ -1,4 +1,4 @@
-"""``check()``: predicted beside measured, and a verdict a newcomer understands."""
+"""``check()``: predicted beside measured, and a verdict in plain words."""
 
 from __future__ import annotations
 
@@ -7,19 +7,44 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from virgo.diagnostics.measurement import Measurement, measure, plain_numbers, show
+from virgo.diagnostics.measurement import Measurement, draws_of, measure_draws, trace_model
 from virgo.diagnostics.prediction import predict
 from virgo.diagnostics.verdict import Finding, Thresholds, judge
-from virgo.errors import OptionError
-from virgo.network import reading
 from virgo.network.inputs import Forward
-from virgo.network.modules import unwrap
 from virgo.network.probe import Loss
-from virgo.plans import Plan, text_table
+from virgo.plans import Plan
+from virgo.report.files import save, versions
+from virgo.report.page import Document, variance_chart
+from virgo.report.text import plain_numbers, show, text_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DIRECTIONS = ("forward", "backward")
+_VARIANCES = (
+    "layer",
+    "what",
+    "predicted",
+    "measured",
+    "measured / predicted",
+    "change from the layer before",
+)
+_LAYER_COLUMNS = {
+    "layer": "index",
+    "what": "name",
+    "width": "width",
+    "mean": "mean",
+    "second moment": "second_moment",
+    "dead units": "dead",
+    "Dirichlet (norm.)": "dirichlet_normalized",
+    "Dirichlet (plain)": "dirichlet_plain",
+    "MAD": "mean_average_distance",
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +57,7 @@ class Report:
     findings: tuple[Finding, ...]
     thresholds: Thresholds
     title: str = "model"
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -55,80 +80,71 @@ class Report:
 
     def rows(self, direction: str) -> list[tuple[str, str, float, float, float, float]]:
         """Layer, name, predicted, measured, measured/predicted, change from the layer before."""
-        measured: list[float] = getattr(self.measurement, direction)
-        predicted: tuple[float, ...] = getattr(self, f"predicted_{direction}")
+        measured, predicted = (curve[direction] for curve in self._curves().values())
         before = [math.nan, *measured[:-1]] if direction == "forward" else [*measured[1:], math.nan]
+        layers = zip(self.measurement.layers, predicted, measured, before, strict=True)
         return [
             (str(layer.index), layer.name, p, m, _quotient(m, p), _quotient(m, b))
-            for layer, p, m, b in zip(
-                self.measurement.layers, predicted, measured, before, strict=True
-            )
+            for layer, p, m, b in layers
         ]
 
     def to_json(self, indent: int | None = None) -> str:
         """Everything, with the verdict, as JSON."""
-        return json.dumps(
-            plain_numbers(
-                {"ok": self.ok, "level": self.level, "verdict": self.verdict, **asdict(self)}
-            ),
-            indent=indent,
-        )
+        verdict = {"ok": self.ok, "level": self.level, "verdict": self.verdict}
+        return json.dumps(plain_numbers({**verdict, **asdict(self)}), indent=indent)
 
     def __str__(self) -> str:
         lines = [f"{self.level.upper()}: {self.verdict}"]
-        for direction in ("forward", "backward"):
+        for direction in DIRECTIONS:
             header = ("layer", "name", "predicted", "measured", "meas./pred.", "change")
             body = [(a, b, *map(show, numbers)) for a, b, *numbers in self.rows(direction)]
             lines += ["", f"{direction} variance", *text_table(header, body, left=2)]
         notes = [*self.measurement.notes, *self.notes]
         return "\n".join([*lines, *([""] if notes else []), *(f"note: {n}" for n in notes)])
 
-    def figure(self) -> Any:
+    def figure(self) -> Figure:
         """Forward and backward, predicted beside measured, as a matplotlib figure."""
         from virgo.report.plots import variance_over_depth
 
         return variance_over_depth(self._curves(), title=self.title)
 
-    def plot(self) -> Any:
+    def plot(self) -> list[Axes]:
         """Matplotlib axes of :meth:`figure`."""
         return self.figure().axes
 
     def _curves(self) -> dict[str, dict[str, Sequence[float]]]:
-        measured: dict[str, Sequence[float]]
-        predicted: dict[str, Sequence[float]]
-        measured = {"forward": self.measurement.forward, "backward": self.measurement.backward}
-        predicted = {"forward": self.predicted_forward, "backward": self.predicted_backward}
-        return {"measured": measured, "predicted": predicted}
+        return {
+            "measured": {d: getattr(self.measurement, d) for d in DIRECTIONS},
+            "predicted": {d: getattr(self, f"predicted_{d}") for d in DIRECTIONS},
+        }
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """The report as :func:`virgo.report.page.page` takes it."""
-        curves = self._curves()
-        header = [
-            "layer",
-            "what",
-            "predicted",
-            "measured",
-            "measured / predicted",
-            "change from the layer before",
-        ]
         headline = self.findings[0].sentence if self.findings else self.verdict
         details = [self.findings[0].advice] if self.findings else []
         details += [f"{finding.sentence} {finding.advice}" for finding in self.findings[1:]]
+        variances = [
+            {
+                "title": f"{direction.capitalize()} variance",
+                "header": _VARIANCES,
+                "rows": self.rows(direction),
+            }
+            for direction in DIRECTIONS
+        ]
         return {
             "title": f"Virgo check: {self.title}",
             "subtitle": ", ".join(f"{v:,} {k}" for k, v in self.measurement.facts.items()),
             "verdict": {"level": self.level, "headline": headline, "details": details},
-            "charts": [_chart(direction, curves) for direction in ("forward", "backward")],
-            "tables": [
-                {
-                    "title": f"{direction.capitalize()} variance",
-                    "note": "",
-                    "header": header,
-                    "rows": [list(row) for row in self.rows(direction)],
-                }
-                for direction in ("forward", "backward")
-            ]
-            + [_layer_table(self.measurement), _gradient_table(self.measurement)],
+            "charts": [
+                variance_chart(
+                    f"{what} ({direction} variance)",
+                    "variance",
+                    {name: curve[direction] for name, curve in self._curves().items()},
+                    dashed=("predicted",),
+                )
+                for direction, what in zip(DIRECTIONS, ("Signal", "Gradient"), strict=True)
+            ],
+            "tables": [*variances, *_measurement_tables(self.measurement)],
             "config": {**self.facts, "thresholds": asdict(self.thresholds)},
             "versions": versions(),
             "notes": [*self.measurement.notes, *self.notes],
@@ -137,27 +153,6 @@ class Report:
     def save(self, path: str | Path) -> Path:
         """Write the report: ``.html`` (one page), ``.json`` or ``.png``, by the file's ending."""
         return save(self, path)
-
-
-def save(result: Any, path: str | Path) -> Path:
-    """Write something with ``document()``, ``to_json()`` and ``figure()`` by ``path``'s ending."""
-    path = Path(path)
-    kind = path.suffix.lower()
-    if kind not in (".html", ".json", ".png", ".pdf", ".svg"):
-        raise OptionError(
-            f"save: expected a path that ends in .html, .json, .png, .pdf or .svg, got "
-            f"{path.name!r}. Choose one."
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if kind == ".html":
-        from virgo.report.page import save_page
-
-        save_page(result.document(), path)
-    elif kind == ".json":
-        path.write_text(result.to_json(indent=1), encoding="utf-8")
-    else:
-        result.figure().savefig(path, dpi=200)
-    return path
 
 
 def check(
@@ -174,9 +169,17 @@ def check(
     """Do signal and gradient survive this model on this graph? Predicted, measured, verdict.
 
     Args:
+        model: any model with message-passing layers in it.
+        data: as for :func:`virgo.plan`.
         plan: check the weights this plan would draw; the model's own otherwise.
         thresholds: when to worry.
-        loss, forward, nodes: as for :func:`measure`.
+        loss: as for :func:`measure`.
+        forward: as for :func:`measure`.
+        nodes: as for :func:`measure`.
+        seed: of the sample.
+
+    Returns:
+        The report; ``print`` it, or :meth:`~Report.save` it as a page.
 
     >>> import virgo
     >>> from torch_geometric.nn import GCN
@@ -187,26 +190,23 @@ def check(
     >>> virgo.check(deep, data, virgo.plan(deep, data, "virgo-forward", estimate="measured")).ok
     True
     """
-    bare = unwrap(model)
     limits = thresholds or Thresholds()
-    measured = measure(bare, data, loss=loss, plan=plan, forward=forward, nodes=nodes, seed=seed)
-    read = reading.read(data)
-    if nodes is not None and nodes < read.num_nodes:
-        read = read.neighbourhood(nodes, seed)
-    forecast, backcast, notes = predict(bare, read, plan, forward, measured, loss)
-    facts = {
-        "model": type(bare).__name__,
-        "layers": len(measured.layers) - 1,
-        "method": plan.method if plan else "the model's own weights",
-    }
+    traced = trace_model(model, data, nodes, forward, seed)
+    measured = measure_draws(traced, draws_of(plan), loss)
+    predicted_forward, predicted_backward, notes = predict(traced, plan, measured, loss)
+    title = type(traced.model).__name__
     return Report(
         measured,
-        tuple(forecast),
-        tuple(backcast),
+        tuple(predicted_forward),
+        tuple(predicted_backward),
         tuple(judge(measured, limits)),
         limits,
-        type(bare).__name__,
-        facts,
+        title,
+        {
+            "model": title,
+            "layers": len(measured.layers) - 1,
+            "method": plan.method if plan else "the model's own weights",
+        },
         tuple(notes),
     )
 
@@ -215,80 +215,22 @@ def _quotient(a: float, b: float) -> float:
     return a / b if b and not math.isnan(b) else math.nan
 
 
-def _chart(direction: str, curves: dict[str, dict[str, Sequence[float]]]) -> dict[str, Any]:
-    return {
-        "title": "Signal (forward variance)"
-        if direction == "forward"
-        else "Gradient (backward variance)",
-        "x_label": "layer (0 is the input)",
-        "y_label": "variance",
-        "log": True,
-        "series": [
-            {
-                "name": name,
-                "values": list(curve[direction]),
-                "spread": None,
-                "dashed": name == "predicted",
-            }
-            for name, curve in curves.items()
-        ],
-    }
-
-
-def _layer_table(measured: Measurement) -> dict[str, Any]:
-    return {
-        "title": "What each layer receives",
-        "note": "Dirichlet energies with the normalised and the plain Laplacian, divided by the "
-        "squared norm; MAD is the mean average distance (one minus cosine) between nodes.",
-        "header": [
-            "layer",
-            "what",
-            "width",
-            "mean",
-            "second moment",
-            "dead units",
-            "Dirichlet (norm.)",
-            "Dirichlet (plain)",
-            "MAD",
-        ],
-        "rows": [
-            [
-                layer.index,
-                layer.name,
-                layer.width,
-                layer.mean,
-                layer.second_moment,
-                layer.dead,
-                layer.dirichlet_normalized,
-                layer.dirichlet_plain,
-                layer.mean_average_distance,
-            ]
-            for layer in measured.layers
-        ],
-    }
-
-
-def _gradient_table(measured: Measurement) -> dict[str, Any]:
-    return {
-        "title": "Gradient norm of every weight",
-        "note": f"loss {measured.loss:.4g}",
-        "header": ["parameter", "gradient norm"],
-        "rows": [[name, norm] for name, norm in measured.weight_gradients.items()],
-    }
-
-
-def versions() -> dict[str, str]:
-    """What this ran with."""
-    import platform
-
-    import torch
-    import torch_geometric
-
-    import virgo
-
-    return {
-        "virgo": virgo.__version__,
-        "torch": torch.__version__,
-        "torch_geometric": torch_geometric.__version__,
-        "python": platform.python_version(),
-    }
+def _measurement_tables(measured: Measurement) -> list[Document]:
+    return [
+        {
+            "title": "What each layer receives",
+            "note": "Dirichlet energies with the normalised and the plain Laplacian, divided by "
+            "the squared norm; MAD is the mean average distance (one minus cosine) between nodes.",
+            "header": list(_LAYER_COLUMNS),
+            "rows": [
+                [getattr(layer, name) for name in _LAYER_COLUMNS.values()]
+                for layer in measured.layers
+            ],
+        },
+        {
+            "title": "Gradient norm of every weight",
+            "note": f"loss {measured.loss:.4g}",
+            "header": ["parameter", "gradient norm"],
+            "rows": list(measured.weight_gradients.items()),
+        },
+    ]

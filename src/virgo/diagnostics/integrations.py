@@ -8,22 +8,33 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import nn
 
 from virgo.errors import OptionError
 
 if TYPE_CHECKING:
     from virgo.diagnostics.monitor import Monitor
-    from virgo.network.recorder import Record
+    from virgo.diagnostics.step_recorder import StepRecord
 
 
 class Writer(Protocol):
     """``torch.utils.tensorboard.SummaryWriter``, or what has the same ``add_scalar``."""
 
-    def add_scalar(self, tag: str, scalar_value: Any, global_step: int, /) -> Any: ...
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int, /) -> object: ...
+
+
+class Trainer(Protocol):
+    """What is asked of Lightning's ``Trainer``."""
+
+    global_step: int
+    loggers: Sequence[Any]
 
 
 def check_writer(writer: Writer) -> Writer:
+    """The writer itself; raises if it is none."""
     if not callable(getattr(writer, "add_scalar", None)):
         raise OptionError(
             f"writer: expected a SummaryWriter, got {type(writer).__name__}, which has no "
@@ -32,7 +43,7 @@ def check_writer(writer: Writer) -> Writer:
     return writer
 
 
-def write_scalars(record: Record, writer: Writer) -> None:
+def write_scalars(record: StepRecord, writer: Writer) -> None:
     """``virgo/forward/<layer>``, ``virgo/backward/<layer>``, ``virgo/gradient_norm/<weight>``."""
     for tag, value in record.scalars().items():
         writer.add_scalar(tag, value, record.step)
@@ -55,7 +66,7 @@ class LightningMonitor:
 
     monitor: Monitor | None = None
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> LightningMonitor:
+    def __new__(cls, *args: object, **kwargs: object) -> LightningMonitor:
         base = _callback()
         bound = cls if issubclass(cls, base) else type(cls.__name__, (cls, base), {})
         return object.__new__(bound)
@@ -65,11 +76,11 @@ class LightningMonitor:
             raise OptionError(f"every: expected at least 1, got {every}.")
         self.every, self.log = every, log
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # its class was made at run time, so it is pickled as the call that makes it again
         return functools.partial(type(self).__mro__[1], self.every, log=self.log), ()
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: nn.Module) -> None:
         from virgo.diagnostics.monitor import Monitor
 
         self.monitor = Monitor(pl_module, self.every)
@@ -77,7 +88,7 @@ class LightningMonitor:
         self._at = trainer.global_step
 
     def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: object, outputs: object, batch: object, batch_idx: int
     ) -> None:
         if self.monitor is None or trainer.global_step == self._at:
             return  # gradients still accumulate
@@ -88,13 +99,13 @@ class LightningMonitor:
             for logger in trainer.loggers:
                 logger.log_metrics(record.scalars(), step=record.step)
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, trainer: object, pl_module: object) -> None:
         self._stop()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: object, pl_module: object, exception: BaseException) -> None:
         self._stop()
 
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def teardown(self, trainer: object, pl_module: object, stage: str) -> None:
         self._stop()
 
     def _stop(self) -> None:
@@ -102,7 +113,7 @@ class LightningMonitor:
             self.monitor.stop()
 
 
-def _callback() -> type[Any]:
+def _callback() -> type:
     """The ``Callback`` of the Lightning that is in use; there are two, under two names."""
     names = ("lightning.pytorch", "pytorch_lightning")
     for name in sorted(names, key=lambda name: name not in sys.modules):
@@ -112,7 +123,7 @@ def _callback() -> type[Any]:
             if error.name not in (name, name.partition(".")[0]):
                 raise
             continue
-        callback: type[Any] = module.Callback
+        callback: type = module.Callback
         return callback
     raise ImportError(
         "LightningMonitor: expected the package lightning or pytorch_lightning, got neither. "

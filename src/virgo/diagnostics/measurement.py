@@ -11,65 +11,51 @@ from __future__ import annotations
 import json
 import math
 import os
-import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from virgo.diagnostics import layer_statistics
+from virgo.diagnostics.layer_statistics import Layer, LayerProbe
 from virgo.errors import GraphError, LayerError, OptionError
 from virgo.network import reading
 from virgo.network.inputs import Forward, Inputs, node_signal
 from virgo.network.modules import is_uninitialised, preserved, unwrap
-from virgo.network.probe import DefaultLoss, Loss, Pass, fits_classes, observe, with_gradients
-from virgo.network.recorder import variance
-from virgo.network.trace import Call, watch
-from virgo.plans import Plan, text_table
+from virgo.network.probe import (
+    DefaultLoss,
+    Loss,
+    Pass,
+    fits_classes,
+    observe,
+    variance,
+    with_gradients,
+)
+from virgo.network.trace import Call, Trace, watch
+from virgo.plans import Plan
+from virgo.report.text import plain_numbers, show, text_table
 
-_AT_A_TIME = 1 << 20  # numbers converted to float64, so that memory stays that of a training step
-#: Of more edges than this, Dirichlet energies are estimated from so many drawn at random.
-_SAMPLED_EDGES = 1 << 17
+Draw = tuple[Plan | None, int]
+"""A plan to draw from, or None for the model's own weights, and the seed of the draw."""
 
-
-@dataclass(frozen=True)
-class Layer:
-    """``h^l``: where it was taken, and what it looks like. Index 0 is the input.
-
-    ``dirichlet_normalized`` is :math:`\\mathrm{tr}(H^\\top (I - \\hat A) H)` with
-    :math:`\\hat A = \\tilde D^{-1/2}(A+I)\\tilde D^{-1/2}`; ``dirichlet_plain`` is
-    :math:`\\mathrm{tr}(H^\\top (D - A) H)`; both divided by :math:`\\|H\\|_F^2`, so that they tell
-    how alike neighbours are and not how large the numbers are. ``mean_average_distance`` is the
-    mean of one minus the cosine over all pairs of nodes.
-    """
-
-    index: int
-    name: str
-    width: int
-    forward: float
-    backward: float
-    mean: float
-    second_moment: float
-    dead: float  # share of units that are zero at every node
-    dirichlet_normalized: float
-    dirichlet_plain: float
-    mean_average_distance: float
-    ratio_to_next: float = math.nan  # forward variance of the next layer over this one
-    forward_sd: float = 0.0  # over draws
-    backward_sd: float = 0.0
+_HEADER = (
+    *("layer", "name", "width", "forward", "to next", "backward", "mean", "dead"),
+    *("Dirichlet (norm.)", "Dirichlet (plain)", "MAD"),
+)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """The layers of a model as one pass, or the mean of several draws, showed them."""
+    """The layers of a model in one pass, or their mean over several draws."""
 
     layers: tuple[Layer, ...]
     weight_gradients: dict[str, float]
     loss: float
     draws: int = 1
     notes: tuple[str, ...] = ()
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, int] = field(default_factory=dict)
 
     @property
     def forward(self) -> list[float]:
@@ -86,19 +72,6 @@ class Measurement:
         return json.dumps(plain_numbers(asdict(self)), indent=indent)
 
     def __str__(self) -> str:
-        header = (
-            "layer",
-            "name",
-            "width",
-            "forward",
-            "to next",
-            "backward",
-            "mean",
-            "dead",
-            "Dirichlet (norm.)",
-            "Dirichlet (plain)",
-            "MAD",
-        )
         body = [
             (
                 str(layer.index),
@@ -115,25 +88,7 @@ class Measurement:
             )
             for layer in self.layers
         ]
-        return "\n".join([*text_table(header, body, left=2), *(f"note: {n}" for n in self.notes)])
-
-
-def show(value: float, spread: float = 0.0) -> str:
-    """A number in three digits, with its spread over draws if there is one."""
-    if math.isnan(value):
-        return "-"
-    return f"{value:.3g} ± {spread:.1g}" if spread > 0 else f"{value:.3g}"
-
-
-def plain_numbers(value: Any) -> Any:
-    """JSON has no infinity: say it in words instead of writing what others cannot read."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("infinity" if value > 0 else "-infinity")
-    if isinstance(value, dict):
-        return {key: plain_numbers(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain_numbers(inner) for inner in value]
-    return value
+        return "\n".join([*text_table(_HEADER, body, left=2), *(f"note: {n}" for n in self.notes)])
 
 
 def measure(
@@ -155,6 +110,8 @@ def measure(
     state, hooks and gradients are as before. It takes the memory of one training step.
 
     Args:
+        model: any model with message-passing layers in it.
+        data: as for :func:`virgo.plan`.
         loss: ``lambda output, data: ...``; cross-entropy on ``data.y[data.train_mask]`` by default.
         backward: whether to run backward at all.
         plan: measure the weights this plan draws instead of the model's own; of several plans,
@@ -162,7 +119,11 @@ def measure(
         seeds: with one plan, the number of draws; the result is their mean and spread.
         nodes: measure on a connected sample of about this many nodes, for graphs too large.
         forward: ``lambda model, data: ...`` for models called in an unusual way.
+        seed: of the sample.
         progress: called with (draws done, draws in all).
+
+    Returns:
+        The numbers of ``h^0 .. h^L``, and the gradient norm of every parameter.
 
     >>> import virgo
     >>> from torch_geometric.nn import GCN
@@ -171,64 +132,99 @@ def measure(
     >>> len(trace.forward), len(trace.backward)
     (4, 4)
     """
-    draws = _draws(plan, seeds)
+    draws = draws_of(plan, seeds)
+    return measure_draws(
+        trace_model(model, data, nodes, forward, seed), draws, loss, backward, progress
+    )
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """A model and its data, read, sampled and traced once for all that looks at them."""
+
+    model: nn.Module
+    inputs: Inputs
+    trace: Trace
+    forward: Forward | None
+    notes: tuple[str, ...]
+
+
+def trace_model(
+    model: nn.Module, data: Any, nodes: int | None, forward: Forward | None, seed: int
+) -> TracedModel:
+    """Read the data, sample it if ``nodes`` says so, and watch the model run on a few nodes."""
     bare = unwrap(model)
     if is_uninitialised(bare):
         raise LayerError(
             f"{type(bare).__name__}: expected initialised parameters, got lazy ones. "
             f"Run it once on a batch, or virgo.init_(model, data), before measuring."
         )
-    read = reading.read(data)
+    inputs = reading.read(data)
     notes: list[str] = []
-    if nodes is not None and nodes < read.num_nodes:
-        whole = read.num_nodes
-        read = read.neighbourhood(nodes, seed)
+    if nodes is not None and nodes < inputs.num_nodes:
+        whole = inputs.num_nodes
+        inputs = inputs.neighbourhood(nodes, seed)
         notes.append(
-            f"measured on a sample of {read.num_nodes:,} of {whole:,} nodes and the edges among "
+            f"measured on a sample of {inputs.num_nodes:,} of {whole:,} nodes and the edges among "
             f"them; nodes at its border have lost neighbours"
         )
-    if not read.is_hetero and read.edges()[0].size(1) > _SAMPLED_EDGES:
-        notes.append(f"Dirichlet energies are estimated from {_SAMPLED_EDGES:,} edges")
-    if not read.is_hetero:
-        node_signal(read, "mean")  # says so if features are NaN or infinite
-    calls = watch(bare, read, forward).calls
-    _check_memory(read, calls)
-    prepared = read.prepared_for(bare)
+    if not inputs.is_hetero:
+        limit = layer_statistics.SAMPLED_EDGES
+        if inputs.num_edges > limit:
+            notes.append(f"Dirichlet energies are estimated from {limit:,} edges")
+        node_signal(inputs, "mean")  # raises if features are NaN or infinite
+    return TracedModel(bare, inputs, watch(bare, inputs, forward), forward, tuple(notes))
+
+
+def measure_draws(
+    traced: TracedModel,
+    draws: Sequence[Draw],
+    loss: Loss | None,
+    backward: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> Measurement:
+    """One pass per draw, averaged; the model comes out as it went in."""
+    model, calls = traced.model, traced.trace.calls
+    _check_memory(traced.inputs, calls)
+    prepared = traced.inputs.prepared_for(model)
     chosen = (loss or _classification_loss(prepared)) if backward else None
-    drawn: list[_Probe] = []
-    with preserved(bare, weights=plan is not None):
-        for done, (each, draw_seed) in enumerate(draws, 1):
-            if each is not None:
-                each.apply_(bare, seed=draw_seed)
-            # new leaves: hooks on the features of an earlier draw would hear this one too
-            probe = _Probe(with_gradients(prepared), calls)
-            probe.seen = observe(bare, prepared, forward, chosen, statistic=variance, probe=probe)
-            drawn.append(probe)
+    passes: list[Pass] = []
+    layers_per_draw: list[list[Layer]] = []
+    with preserved(model, weights=draws[0][0] is not None):
+        for done, (plan, seed) in enumerate(draws, 1):
+            if plan is not None:
+                plan.apply_(model, seed=seed)
+            # new leaves: hooks on the features of an earlier draw would run in this one too
+            probe = LayerProbe(with_gradients(prepared), [call.path for call in calls])
+            passes.append(
+                observe(model, prepared, traced.forward, chosen, statistic=variance, probe=probe)
+            )
+            layers_per_draw.append(probe.layers(passes[-1]))
             if progress is not None:
                 progress(done, len(draws))
     if backward:
-        _check_gradients(drawn[0].seen, calls)
-    layers = [_average([probe.layer(i) for probe in drawn]) for i in range(len(calls) + 1)]
-    layers = [
-        _with_ratio(layer, layers[i + 1] if i + 1 < len(layers) else None)
-        for i, layer in enumerate(layers)
+        _check_gradients(passes[0], calls)
+    layers = [layer_statistics.average(same) for same in zip(*layers_per_draw, strict=True)]
+    layers[:-1] = [
+        replace(a, ratio_to_next=b.forward / a.forward if a.forward > 0 else math.nan)
+        for a, b in pairwise(layers)
     ]
-    notes += _remarks(layers)
+    mean = layer_statistics.mean
     return Measurement(
-        tuple(layers),
-        {
-            name: _mean([probe.seen.grad_weights[name] for probe in drawn])
-            for name in drawn[0].seen.grad_weights
+        layers=tuple(layers),
+        weight_gradients={
+            name: mean([seen.grad_weights[name] for seen in passes])
+            for name in passes[0].grad_weights
         },
-        _mean([probe.seen.loss for probe in drawn]),
-        len(draws),
-        tuple(notes),
-        {"nodes": read.num_nodes, "edges": int(prepared.data.num_edges)},
+        loss=mean([seen.loss for seen in passes]),
+        draws=len(draws),
+        notes=(*traced.notes, *_remarks(layers)),
+        facts={"nodes": traced.inputs.num_nodes, "edges": int(prepared.data.num_edges)},
     )
 
 
-def _draws(plan: Plan | Sequence[Plan] | None, seeds: int) -> list[tuple[Plan | None, int]]:
-    """Which plan to draw from with which seed, a draw each."""
+def draws_of(plan: Plan | Sequence[Plan] | None, seeds: int = 1) -> list[Draw]:
+    """Which plan to draw from with which seed, once per draw."""
     if seeds < 1:
         raise OptionError(f"seeds: expected at least 1, got {seeds}.")
     if plan is None:
@@ -249,104 +245,6 @@ def _draws(plan: Plan | Sequence[Plan] | None, seeds: int) -> list[tuple[Plan | 
     return [(each, each.seed) for each in plan]
 
 
-class _Probe:
-    """Takes each layer's numbers as its tensors pass, so that none of them is kept."""
-
-    def __init__(self, inputs: Inputs, calls: list[Call]) -> None:
-        self.inputs, self.calls = inputs, calls
-        self.last = len(calls) - 1
-        self.found: dict[int, dict[str, Any]] = {}
-        self.seen = Pass()
-
-    def __call__(self, index: int, kind: str, tensors: list[Tensor]) -> None:
-        if kind == "received":
-            self.found[index] = self._look(tensors)
-        elif kind == "returned" and index == self.last:
-            self.found[index + 1] = self._look(tensors)
-
-    def _look(self, tensors: list[Tensor]) -> dict[str, Any]:
-        if len(tensors) != 1 or tensors[0].dim() != 2:
-            flat = torch.cat([t.detach().reshape(-1).double() for t in tensors])
-            return {
-                "width": tensors[0].size(-1),
-                "mean": float(flat.mean()),
-                "second_moment": float(flat.square().mean()),
-                "dead": 0.0,
-                "dirichlet_normalized": math.nan,
-                "dirichlet_plain": math.nan,
-                "mean_average_distance": math.nan,
-            }
-        h = tensors[0].detach()
-        total = energy = 0.0
-        for rows in _in_pieces(h):
-            total += float(rows.sum())
-            energy += float(rows.square().sum())
-        normalized, plain = _dirichlet(h, self.inputs)
-        return {
-            "width": h.size(1),
-            "mean": total / h.numel(),
-            "second_moment": energy / h.numel(),
-            "dead": float((h == 0).all(0).double().mean()),
-            "dirichlet_normalized": normalized / energy if energy > 0 else math.nan,
-            "dirichlet_plain": plain / energy if energy > 0 else math.nan,
-            "mean_average_distance": _mean_average_distance(h),
-        }
-
-    def layer(self, index: int) -> Layer:
-        is_output = index > self.last
-        seen = self.seen
-        name = (
-            "output" if is_output else "input" if index == 0 else f"into {self.calls[index].path}"
-        )
-        return Layer(
-            index=index,
-            name=name,
-            forward=seen.returned[-1] if is_output else seen.received[index],
-            backward=seen.grad_returned[-1] if is_output else seen.grad_received[index],
-            **self.found[index],
-        )
-
-
-def _in_pieces(h: Tensor) -> Iterator[Tensor]:
-    """A matrix in float64, some rows at a time: a second copy of it would be a large one."""
-    for rows in h.split(max(1, _AT_A_TIME // max(1, h.size(1)))):
-        yield rows.double()
-
-
-def _dirichlet(h: Tensor, inputs: Inputs) -> tuple[float, float]:
-    """Both Dirichlet energies, over the edges a few at a time, or over a sample of very many."""
-    if inputs.is_hetero or h.size(0) != inputs.num_nodes:
-        return math.nan, math.nan
-    edges = inputs.edges()[0]
-    degree = torch.bincount(edges[1], minlength=h.size(0)).add(1).to(h.dtype)
-    scale = degree.rsqrt()[:, None]
-    total = edges.size(1)
-    if total > _SAMPLED_EDGES:
-        generator = torch.Generator().manual_seed(0)
-        edges = edges[:, torch.randint(total, (_SAMPLED_EDGES,), generator=generator)]
-    normalized = plain = 0.0
-    for part in edges.split(max(1, _AT_A_TIME // max(1, h.size(1))), dim=1):
-        a, b = h[part[0]], h[part[1]]
-        plain += float((a - b).double().square().sum())
-        normalized += float((a * scale[part[0]] - b * scale[part[1]]).double().square().sum())
-    # both ends of an undirected edge are stored, hence the half
-    half = 0.5 * total / edges.size(1)
-    return half * normalized, half * plain
-
-
-def _mean_average_distance(h: Tensor) -> float:
-    r"""Mean of ``1 - cos`` over all pairs, through :math:`\|\sum_i u_i\|^2`: linear in nodes."""
-    total, count = torch.zeros(h.size(1), dtype=torch.float64, device=h.device), 0
-    for rows in _in_pieces(h):  # the squares of small numbers vanish in a narrower type
-        norms = rows.norm(dim=1)
-        alive = norms > 0
-        count += int(alive.sum())
-        total += (rows[alive] / norms[alive, None]).sum(0)
-    if count < 2:
-        return 0.0
-    return (count**2 - float(total @ total)) / (count * (count - 1))
-
-
 def _classification_loss(inputs: Inputs) -> Loss:
     """The default loss, or an error that says what is missing."""
     y = None if inputs.is_hetero else inputs.data.get("y")
@@ -358,7 +256,7 @@ def _classification_loss(inputs: Inputs) -> Loss:
         )
     usual = DefaultLoss()
 
-    def loss(output: Any, data: Any) -> Tensor:
+    def loss(output: object, data: object) -> Tensor:
         if not isinstance(output, Tensor):
             raise LayerError(
                 f"model: expected a tensor of logits, got a {type(output).__name__}. "
@@ -376,18 +274,19 @@ def _classification_loss(inputs: Inputs) -> Loss:
 
 
 def _check_gradients(seen: Pass, calls: list[Call]) -> None:
-    deaf = [call.path for call, g in zip(calls, seen.grad_returned, strict=True) if g != g]
-    narrow = [call.path for call, v in zip(calls, seen.returned, strict=True) if v != v]
-    deaf = [path for path in deaf if path not in narrow]
-    if deaf:
+    """Refuse a loss that gives some layer no gradient, unless one neuron is the reason."""
+    narrow = {c.path for c, value in zip(calls, seen.returned, strict=True) if math.isnan(value)}
+    gradients = zip(calls, seen.grad_returned, strict=True)
+    missing = [c.path for c, g in gradients if math.isnan(g) and c.path not in narrow]
+    if missing:
         raise LayerError(
             f"loss: expected a loss that depends on every layer, got none from "
-            f"{', '.join(dict.fromkeys(deaf))}. Pass another loss=, or backward=False."
+            f"{', '.join(dict.fromkeys(missing))}. Pass another loss=, or backward=False."
         )
 
 
 def _check_memory(inputs: Inputs, calls: list[Call]) -> None:
-    """Refuse what cannot fit, before the machine does so less kindly."""
+    """Refuse a pass that cannot fit, before the system ends the process."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             available = next(
@@ -408,39 +307,17 @@ def _check_memory(inputs: Inputs, calls: list[Call]) -> None:
         )
 
 
-def _average(draws: list[Layer]) -> Layer:
-    if len(draws) == 1:
-        return draws[0]
-    values: dict[str, Any] = {}
-    for name, first in asdict(draws[0]).items():
-        column = [getattr(layer, name) for layer in draws]
-        values[name] = _mean(column) if isinstance(first, float) else first
-    for name in ("forward", "backward"):
-        column = [getattr(layer, name) for layer in draws]
-        finite = all(map(math.isfinite, column))
-        values[f"{name}_sd"] = statistics.stdev(column) if finite else math.nan
-    return Layer(**values)
-
-
-def _mean(column: list[float]) -> float:
-    return sum(column) / len(column)  # fmean refuses infinities of both signs
-
-
-def _with_ratio(layer: Layer, following: Layer | None) -> Layer:
-    ratio = following.forward / layer.forward if following and layer.forward > 0 else math.nan
-    return Layer(**{**asdict(layer), "ratio_to_next": ratio})
-
-
 def _remarks(layers: list[Layer]) -> list[str]:
+    """Layers whose variance is undefined or infinite."""
     narrow = [str(layer.index) for layer in layers if layer.width < 2]
-    infinite = [str(layer.index) for layer in layers if not _finite(layer) and layer.width > 1]
+    infinite = [
+        str(layer.index)
+        for layer in layers
+        if layer.width > 1 and (not math.isfinite(layer.forward) or math.isinf(layer.backward))
+    ]
     notes = []
     if narrow:
         notes.append(f"layer {', '.join(narrow)} has one neuron: its variance is undefined")
     if infinite:
         notes.append(f"infinite or undefined values in layer {', '.join(infinite)}: it overflows")
     return notes
-
-
-def _finite(layer: Layer) -> bool:
-    return math.isfinite(layer.forward) and not math.isinf(layer.backward)

@@ -8,25 +8,21 @@ a real training step: dropout is on, and :math:`h^0` has a gradient only if the 
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 from torch import nn
 
 from virgo.diagnostics.integrations import Writer, check_writer, write_scalars
-from virgo.diagnostics.measurement import plain_numbers
+from virgo.diagnostics.step_recorder import StepRecord, StepRecorder
 from virgo.errors import LayerError, OptionError
 from virgo.network.modules import is_uninitialised, layers_of, unwrap
-from virgo.network.recorder import Record, Recorder
+from virgo.report.text import plain_numbers
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FORMAT = 1
-_TITLES = {"forward": "Signal (forward)", "backward": "Gradient (backward)"}
 
 
 class Monitor:
@@ -36,7 +32,7 @@ class Monitor:
     training changes, to the last bit. Hooks exist only during a recorded step, and are gone after
     the ``with`` block, also when it raises.
 
-    - Call ``step()`` once an optimiser step. Steps 0, ``every``, 2 ``every``, ... are recorded.
+    - Call ``step()`` once per optimiser step. Steps 0, ``every``, 2 ``every``, ... are recorded.
     - Passes in eval mode or without gradients are ignored. A step without a training pass is
       counted and not recorded; the next one that has a pass is recorded in its place.
     - With gradient accumulation the variances are of the step's first forward and backward pass
@@ -46,6 +42,7 @@ class Monitor:
     Models that ``torch.compile`` compiled run no hooks and are refused.
 
     Args:
+        model: the model that is trained, as it is or in a ``DataParallel`` wrapper.
         every: steps from one record to the next.
         writer: a ``torch.utils.tensorboard.SummaryWriter`` (or whatever has its ``add_scalar``)
             that gets every record as it is made.
@@ -70,13 +67,13 @@ class Monitor:
         if every < 1:
             raise OptionError(f"every: expected at least 1, got {every}.")
         self.every = every
-        self.records: list[Record] = []
+        self.records: list[StepRecord] = []
         self.steps = 0  # that have ended
         self.running = False
         self._writer = check_writer(writer) if writer is not None else None
         self._model = _watchable(model)
         layers_of(self._model)  # says so now if there is nothing to watch
-        self._recorder: Recorder | None = None
+        self._recorder: StepRecorder | None = None
 
     def __enter__(self) -> Monitor:
         self.start()
@@ -103,7 +100,7 @@ class Monitor:
         self._disarm()
 
     def step(self) -> None:
-        """End a training step: call it after ``loss.backward()``, once an optimiser step."""
+        """End a training step: call it after ``loss.backward()``, once per optimiser step."""
         if not self.running:
             raise OptionError(
                 "monitor.step: expected a running monitor, got one that is not. "
@@ -135,9 +132,9 @@ class Monitor:
             write_scalars(record, writer)
 
     def plot(self) -> Figure:
-        """Variance over layers, forward and backward, one line a record, coloured by its step."""
+        """Variance over layers, forward and backward: one line per record, coloured by step."""
         try:
-            from matplotlib.figure import Figure
+            import matplotlib.figure  # noqa: F401
         except ImportError as error:
             raise ImportError(
                 "monitor.plot: expected matplotlib, got none. pip install 'virgo-gnn[plot]'."
@@ -147,17 +144,14 @@ class Monitor:
                 f"monitor.plot: expected at least one record, got none in {self.steps} steps. "
                 f"Train in the `with` block, in train mode, uncompiled, and call monitor.step()."
             )
-        figure = Figure(figsize=(6.8, 2.8), layout="constrained")
-        panels = figure.subplots(1, 2, sharex=True)
-        for axes, direction in zip(panels, _TITLES, strict=True):
-            colours = _draw(axes, self.records, direction)
-        figure.colorbar(colours, ax=panels, label="step", pad=0.02)
-        return figure
+        from virgo.report.plots import variance_over_steps
+
+        return variance_over_steps({record.step: asdict(record) for record in self.records})
 
     def _arm(self) -> None:
         """Place the hooks if the step that begins is to be recorded, or an earlier one is due."""
         if self._recorder is None and self.steps % self.every == 0:
-            self._recorder = Recorder(self._model)
+            self._recorder = StepRecorder(self._model)
 
     def _disarm(self) -> None:
         if self._recorder is not None:
@@ -180,39 +174,3 @@ def _watchable(model: nn.Module) -> nn.Module:
             f"Run it once on a batch, or virgo.init_(model, data), before monitoring."
         )
     return bare
-
-
-def _draw(axes: Axes, records: list[Record], direction: str) -> Any:
-    """One line a record. Light is early, so that the picture reads in grey too."""
-    from matplotlib import colormaps
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import ListedColormap, Normalize
-    from matplotlib.ticker import MaxNLocator
-
-    last = records[-1].step
-    scale = Normalize(records[0].step, max(last, records[0].step + 1))
-    # without the palest eighth, which is lost on white paper
-    palette = ListedColormap(colormaps["cividis_r"](np.linspace(1 / 8, 1, 256)))
-    colours = ScalarMappable(scale, cmap=palette)
-    lost = drawn = 0
-    for record in records:
-        values = record.forward if direction == "forward" else record.backward
-        heights = [v if math.isfinite(v) and v > 0 else math.nan for v in values]
-        lost += sum(map(math.isinf, values))
-        drawn += sum(map(math.isfinite, heights))
-        axes.plot(
-            heights, color=palette(scale(record.step)), linewidth=1.2, marker="o", markersize=2.5
-        )
-    if drawn:
-        axes.set_yscale("log")
-    note = f"{lost} infinite" if lost else "" if drawn else "nothing recorded"
-    axes.text(0.98, 0.02, note, transform=axes.transAxes, ha="right", fontsize=8)
-    axes.set_xlabel("layer", fontsize=9)
-    axes.set_ylabel("variance", fontsize=9)
-    axes.set_title(_TITLES[direction], fontsize=9)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.tick_params(labelsize=8, which="both")
-    axes.grid(visible=True, which="major", alpha=0.25, linewidth=0.5)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    return colours

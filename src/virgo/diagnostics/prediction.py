@@ -3,119 +3,103 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from virgo import theory
-from virgo.diagnostics.measurement import Measurement
-from virgo.errors import GraphError, LayerError, VirgoError
-from virgo.graph.amplitudes import hops
+from virgo.diagnostics.measurement import Measurement, TracedModel
+from virgo.errors import GraphError, VirgoError
+from virgo.graph.amplitudes import Direction, hops
+from virgo.graph.vectors import Vector
 from virgo.layers import Term
-from virgo.network.inputs import Forward, Inputs
+from virgo.network.inputs import Inputs
 from virgo.network.probe import Loss
-from virgo.network.trace import watch
 from virgo.plans import Plan
 from virgo.study import Study
 
 
 def predict(
-    model: nn.Module,
-    read: Inputs,
-    plan: Plan | None,
-    forward: Forward | None,
-    measured: Measurement,
-    loss: Loss | None,
+    traced: TracedModel, plan: Plan | None, measured: Measurement, loss: Loss | None
 ) -> tuple[list[float], list[float], list[str]]:
-    """Theorems 1 and 2 for the weights that are there; NaN where they do not apply."""
-    count = len(measured.layers)
-    unknown = [math.nan] * count
+    """Theorems 1 and 2 for a plan's weights, or for the model's own.
+
+    Args:
+        traced: the model on its data, as it was measured.
+        plan: whose variances to take in place of the model's own weights.
+        measured: the measurement, for the gradient at the output where Lemma 1 does not give it.
+        loss: of the measurement; ``None`` is cross-entropy on the training nodes.
+
+    Returns:
+        The forward and the backward variance of ``h^0 .. h^L``, NaN where the theorems do not
+        apply, and notes that say why.
+    """
+    unknown = [math.nan] * len(measured.layers)
+    if any(call.parents != {i} for i, call in enumerate(traced.trace.calls[1:])):
+        return unknown, unknown, ["no prediction: the layers are not one chain"]
+    signal = plan.signal if plan else "mean"
+    study = Study(traced.model, traced.inputs, traced.trace, theory.RELU_GAIN, signal, "", 0)
+    weights = plan.variances if plan else {}
     try:
-        signal = plan.signal if plan else "mean"
-        study = Study(model, read, watch(model, read, forward), theory.RELU_GAIN, signal, "", 0)
-        if [sorted(call.parents) for call in study.trace.calls[1:]] != [
-            [i] for i in range(count - 2)
-        ]:
-            raise LayerError("the layers are not one chain")
-        weights = plan.variances if plan else None
-        forecast = _forecast(study, weights)
-        mask = read.data.get("train_mask")
-        labelled = np.ones(read.num_nodes)
-        masked = isinstance(mask, Tensor) and mask.shape == (read.num_nodes,) and bool(mask.any())
-        if loss is None and masked:
-            labelled = mask.cpu().numpy().astype(float)
-        classes = study.infer_classes(None) if loss is None else None
-        backcast = _backcast(study, weights, labelled, classes, measured.backward[-1])
-        assert len(study.stages) == count - 1
-        return forecast, backcast, []
+        forward = _forward(study, weights)
+        backward = _backward(study, weights, loss, measured.backward[-1])
     except VirgoError as error:
         return unknown, unknown, [f"no prediction: {error}"]
+    return forward, backward, []
 
 
-def _variance(study: Study, call: int, weight: str, planned: dict[str, float] | None) -> float:
-    name = study.full_name(study.trace.calls[call], weight)
-    if planned is not None and name in planned:
-        return planned[name]
-    return float(study.parameters[name].detach().double().square().mean())
-
-
-def _forecast(study: Study, planned: dict[str, float] | None) -> list[float]:
-    """Theorem 1: each stage multiplies by ``m_1 var(w) / gain`` times what its operator does."""
+def _forward(study: Study, weights: Mapping[str, float]) -> list[float]:
     signal = study.node_signal
     if not np.any(signal):
         raise GraphError("data.x: the mean feature of every node is zero")
-    carried = hops(study.trace, study.stages, signal, "forward")
-    out = [float(signal @ signal) / signal.size]
-    for c, chain in enumerate(study.stages):
-        value = out[-1]
-        for s, stage in enumerate(chain):
-            value *= sum(
-                norm * _through(study, c, term, planned, fan=1)
-                for term, norm in zip(stage, carried.terms[c, s], strict=True)
-            )
-        out.append(value)
-    return out
+    shares = _shares(study, weights, signal, "forward")
+    return theory.forward_variance(shares, float(signal @ signal) / signal.size)
 
 
-def _backcast(
-    study: Study,
-    planned: dict[str, float] | None,
-    labelled: np.ndarray[Any, Any],
-    classes: int | None,
-    seen: float,
+def _backward(
+    study: Study, weights: Mapping[str, float], loss: Loss | None, measured: float
 ) -> list[float]:
-    """Theorem 2 where logits meet the default loss; otherwise from the gradient that was seen."""
-    carried = hops(study.trace, study.stages, labelled, "backward")
-    nodes, count = labelled.size, float(labelled.sum())
-    value = 1.0 / (nodes * count * classes) if classes else seen
-    out = [value]
-    for c in reversed(range(len(study.stages))):
-        for s in reversed(range(len(study.stages[c]))):
-            first = len(out) == 1 and s == len(study.stages[c]) - 1
-            step = sum(
-                norm * _through(study, c, term, planned, fan=0, bare=bool(first and classes))
-                for term, norm in zip(study.stages[c][s], carried.terms[c, s], strict=True)
-            )
-            # at the logits the paper counts C - 1 of the C classes, and no activation
-            value *= (classes - 1) * step if first and classes else step
-        out.append(value)
-    return out[::-1]
+    """From the logits under the default loss, otherwise from the gradient that was measured."""
+    labelled = np.ones(study.inputs.num_nodes) if loss is not None else _labelled(study.inputs)
+    classes = study.infer_classes(None) if loss is None else None
+    shares = _shares(study, weights, labelled, "backward")
+    output = measured
+    if classes is not None:
+        count = float(labelled.sum())
+        output = theory.logits_gradient_variance(labelled.size, classes, count)
+    return theory.backward_variance(shares, output, classes)
 
 
-def _through(
-    study: Study,
-    call: int,
-    term: Term,
-    planned: dict[str, float] | None,
-    fan: int,
-    bare: bool = False,
-) -> float:
-    """What a weight does to a variance; ``fan`` 1 counts its inputs, 0 its outputs."""
-    if term.weight is None:
-        return 1.0
-    variance = _variance(study, call, term.weight, planned)
-    if bare:
-        return variance
-    shape = study.parameters[study.full_name(study.trace.calls[call], term.weight)].shape
-    return theory.transfer(shape[1 - fan if term.in_first else fan], variance)
+def _labelled(inputs: Inputs) -> Vector:
+    """One at each node that the default loss is taken over."""
+    mask = inputs.data.get("train_mask")
+    if isinstance(mask, Tensor) and mask.shape == (inputs.num_nodes,) and bool(mask.any()):
+        return mask.cpu().numpy().astype(float)
+    return np.ones(inputs.num_nodes)
+
+
+def _shares(
+    study: Study, weights: Mapping[str, float], start: Vector, direction: Direction
+) -> list[theory.LayerShares]:
+    """Every layer's terms as the theorems need them: what the graph does, fan and variance."""
+    carried = hops(study.trace, study.stages, start, direction)
+
+    def share(call: int, term: Term, norm: float) -> theory.TermShare:
+        if term.weight is None:
+            return theory.TermShare(norm)
+        name = study.full_name(study.trace.calls[call], term.weight)
+        weight = study.parameters[name].detach()
+        fan = weight.shape[int(term.in_first == (direction == "backward"))]
+        variance = weights.get(name)
+        if variance is None:
+            variance = float(weight.double().square().mean())
+        return theory.TermShare(norm, fan, variance)
+
+    return [
+        [
+            [share(c, term, norm) for term, norm in zip(stage, carried.terms[c, s], strict=True)]
+            for s, stage in enumerate(chain)
+        ]
+        for c, chain in enumerate(study.stages)
+    ]

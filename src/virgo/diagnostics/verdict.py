@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from virgo.diagnostics.measurement import Layer, Measurement
+from virgo.diagnostics.layer_statistics import Layer
+from virgo.diagnostics.measurement import Measurement
 
 
 @dataclass(frozen=True)
@@ -40,55 +41,46 @@ class Finding:
     advice: str
 
 
+_REMEDY = "Try virgo.init_(model, data, 'virgo-forward', estimate='measured')."
+
+
 def judge(measured: Measurement, limits: Thresholds) -> list[Finding]:
     """What is wrong, worst first."""
     layers = measured.layers
     hidden = layers[1:-1]
-    found = [*_overflow(layers), *_first_hop(layers, limits)]
-    if not found:
-        found += _decay(hidden, "forward", limits) + _decay(hidden, "backward", limits)
-    found += _dead(hidden, limits)
-    if not any(finding.level == "bad" for finding in found):
-        found += _alike(hidden, limits)
-    return sorted(found, key=lambda finding: finding.level != "bad")
+    findings = [*_overflow(layers), *_first_hop(layers, limits)]
+    if not findings:
+        findings += _decay(hidden, "forward", limits) + _decay(hidden, "backward", limits)
+    findings += _dead(hidden, limits)
+    if not any(finding.level == "bad" for finding in findings):
+        findings += _alike(hidden, limits)
+    return sorted(findings, key=lambda finding: finding.level != "bad")
+
+
+def _bad(cause: str, layer: Layer, sentence: str, advice: str = _REMEDY) -> list[Finding]:
+    return [Finding("bad", cause, layer.name, sentence, advice)]
 
 
 def _overflow(layers: Sequence[Layer]) -> list[Finding]:
     for layer in layers:
-        if (
-            math.isinf(layer.forward)
-            or math.isinf(layer.backward)
-            or (layer.width > 1 and math.isnan(layer.forward))
-        ):
-            return [
-                Finding(
-                    "bad",
-                    "exploding",
-                    layer.name,
-                    f"Numbers overflow at layer {layer.index} ({layer.name}).",
-                    _REMEDY,
-                )
-            ]
+        undefined = layer.width > 1 and math.isnan(layer.forward)
+        if undefined or math.isinf(layer.forward) or math.isinf(layer.backward):
+            sentence = f"Numbers overflow at layer {layer.index} ({layer.name})."
+            return _bad("exploding", layer, sentence)
     return []
-
-
-_REMEDY = "Try virgo.init_(model, data, 'virgo-forward', estimate='measured')."
 
 
 def _first_hop(layers: Sequence[Layer], limits: Thresholds) -> list[Finding]:
     before, after = layers[0].second_moment, layers[1].second_moment
-    if len(layers) > 2 and after < limits.first_hop * before:
-        return [
-            Finding(
-                "bad",
-                "no signal at the first hop",
-                layers[1].name,
-                f"The first layer lets almost nothing through: mean square "
-                f"{before:.2g} goes in, {after:.2g} comes out.",
-                "Check edge weights and the first weight. " + _REMEDY,
-            )
-        ]
-    return []
+    if len(layers) < 3 or not after < limits.first_hop * before:
+        return []
+    return _bad(
+        "no signal at the first hop",
+        layers[1],
+        f"The first layer lets almost nothing through: mean square {before:.2g} goes in, "
+        f"{after:.2g} comes out.",
+        "Check edge weights and the first weight. " + _REMEDY,
+    )
 
 
 def _decay(hidden: Sequence[Layer], direction: str, limits: Thresholds) -> list[Finding]:
@@ -99,37 +91,27 @@ def _decay(hidden: Sequence[Layer], direction: str, limits: Thresholds) -> list[
     values = [getattr(layer, direction) for layer in ordered]
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return []
-    what = "signal" if direction == "forward" else "gradient"
-    way = "from" if direction == "forward" else "back from"
+    what, way = ("signal", "from") if direction == "forward" else ("gradient", "back from")
     if min(values) <= 0:
         first = ordered[[v <= 0 for v in values].index(True)]
-        return [
-            Finding(
-                "bad",
-                "vanishing",
-                first.name,
-                f"The {what} is zero at layer {first.index} ({first.name}).",
-                _REMEDY,
-            )
-        ]
+        sentence = f"The {what} is zero at layer {first.index} ({first.name})."
+        return _bad("vanishing", first, sentence)
     change = max(values) / min(values)
     if change < min(limits.watch, limits.change):
         return []
     shrinking = values.index(max(values)) < values.index(min(values))
     steps = [b / a for a, b in pairwise(values)]
-    worst = steps.index(min(steps) if shrinking else max(steps)) + 1
+    worst = ordered[steps.index(min(steps) if shrinking else max(steps)) + 1]
     level = "bad" if change >= limits.change else "watch"
-    verb = "vanishes" if shrinking else "explodes"
-    if level == "watch":
-        verb = "weakens" if shrinking else "grows"
+    verbs = ("vanishes", "explodes") if level == "bad" else ("weakens", "grows")
     return [
         Finding(
             level,
             "vanishing" if shrinking else "exploding",
-            ordered[worst].name,
-            f"The {what} {verb} by a factor of {change:.2g} over the hidden layers, {way} layer "
-            f"{ordered[0].index} to layer {ordered[-1].index}, most of all at layer "
-            f"{ordered[worst].index} ({ordered[worst].name}).",
+            worst.name,
+            f"The {what} {verbs[0 if shrinking else 1]} by a factor of {change:.2g} over the "
+            f"hidden layers, {way} layer {ordered[0].index} to layer {ordered[-1].index}, most of "
+            f"all at layer {worst.index} ({worst.name}).",
             f"Try virgo.init_(model, data, 'virgo-{direction}', estimate='measured').",
         )
     ]
@@ -139,30 +121,24 @@ def _dead(hidden: Sequence[Layer], limits: Thresholds) -> list[Finding]:
     worst = max(hidden, key=lambda layer: layer.dead, default=None)
     if worst is None or worst.dead < limits.dead:
         return []
-    return [
-        Finding(
-            "bad",
-            "dead units",
-            worst.name,
-            f"{worst.dead:.0%} of the units that reach layer {worst.index} "
-            f"({worst.name}) are zero at every node.",
-            "Try a wider layer or distribution='mirrored'.",
-        )
-    ]
+    return _bad(
+        "dead units",
+        worst,
+        f"{worst.dead:.0%} of the units that reach layer {worst.index} ({worst.name}) are zero at "
+        f"every node.",
+        "Try a wider layer or distribution='mirrored'.",
+    )
 
 
 def _alike(hidden: Sequence[Layer], limits: Thresholds) -> list[Finding]:
     for layer in hidden:
         if layer.mean_average_distance < limits.alike:
-            return [
-                Finding(
-                    "bad",
-                    "oversmoothing",
-                    layer.name,
-                    f"All nodes look alike from layer {layer.index} on (mean average "
-                    f"distance {layer.mean_average_distance:.1g}): oversmoothing.",
-                    "Use fewer layers, residuals, or distribution='mirrored', which keeps "
-                    "directions apart.",
-                )
-            ]
+            return _bad(
+                "oversmoothing",
+                layer,
+                f"All nodes look alike from layer {layer.index} on (mean average distance "
+                f"{layer.mean_average_distance:.1g}): oversmoothing.",
+                "Use fewer layers, residuals, or distribution='mirrored', which keeps directions "
+                "apart.",
+            )
     return []

@@ -1,16 +1,17 @@
-"""Run a model on its graph and record what passes through its layers, both ways.
+"""Look at a model from outside: hooks on its layers, and what passes through them both ways.
 
-Both the measured estimate and the diagnostics look through these eyes. ``h^l`` is what layer
-``l + 1`` receives (after activation and norm), for the last layer what it returns; everything in
-eval mode, as :func:`virgo.network.modules.preserved` sets it.
+:class:`LayerHooks` is the one place where hooks are put on layers and on tensors for their
+gradients, and removed again; planning and :func:`virgo.measure` use it through :func:`observe`,
+:class:`virgo.Monitor` directly. ``h^l`` is what layer ``l + 1`` receives (after activation and
+norm), for the last layer what it returns.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,21 +22,22 @@ from torch_geometric.data import Data
 from virgo.draws import generator_for
 from virgo.errors import LayerError, VirgoError
 from virgo.network.inputs import Forward, Inputs, run
-from virgo.network.modules import arguments_of, float_tensors, hooked, layers_of, received
+from virgo.network.modules import arguments_of, float_tensors, layers_of, received
 
 Loss = Callable[[Any, Any], Tensor]
-
-
-class Probe(Protocol):
-    """Called with every layer's tensors as they pass: ``kind`` is received or returned."""
-
-    def __call__(self, index: int, kind: str, tensors: list[Tensor]) -> None: ...
+Statistic = Callable[[list[Tensor]], float]
+#: Called with the index of a layer's call, "received" or "returned", and the tensors.
+Probe = Callable[[int, str, list[Tensor]], None]
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+T = TypeVar("T")
 
 
 def node_variance(tensors: list[Tensor]) -> float:
     r"""The paper's variance of a layer: the mean over nodes of the variance over neurons.
 
-    One neuron has no variance: NaN.
+    Returns:
+        The variance; NaN for a single neuron, which has none.
 
     >>> node_variance([torch.tensor([[1.0, 3.0], [2.0, 2.0]])])
     0.5
@@ -84,18 +86,101 @@ def second_moment(tensors: list[Tensor]) -> float:
 
 
 def spread(tensors: list[Tensor]) -> float:
-    """The variance, or the second moment where the variance says nothing.
+    """The variance, or the second moment where there is none.
 
-    One neuron has no variance, and the same number in every neuron (constant features) has
-    variance zero though a signal is there.
+    Returns:
+        The second moment for a single neuron, and for the same number in every neuron (constant
+        features), whose variance is zero though there is a signal.
     """
     variance = node_variance(tensors)
     return variance if variance > 0 or math.isinf(variance) else second_moment(tensors)
 
 
+def variance(tensors: list[Tensor]) -> float:
+    """:func:`node_variance`, infinite where it overflows; NaN where there is none."""
+    if any(not t.dim() or t.size(-1) < 2 for t in tensors) or not sum(t.size(0) for t in tensors):
+        return math.nan
+    value = node_variance(tensors)
+    return math.inf if math.isnan(value) else value
+
+
+def gradient_norm(gradient: Tensor) -> Tensor:
+    """The Euclidean norm of a gradient, in the widest type of its device."""
+    norm: Tensor = torch.linalg.vector_norm(gradient.detach(), dtype=wide(gradient))
+    return norm
+
+
+class LayerHooks:
+    """Hooks on the layers of a model and on tensors that pass through them, removed together.
+
+    Args:
+        model: whose outermost message-passing layers to look at.
+        enter: called with a layer, its positional and its keyword arguments before it runs; may
+            return other arguments.
+        leave: called with a layer, its positional arguments and what it returned.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        enter: Callable[[nn.Module, Args, Kwargs], tuple[Args, Kwargs] | None],
+        leave: Callable[[nn.Module, Args, object], None],
+    ) -> None:
+        self.handles: list[RemovableHandle] = []
+        for layer in layers_of(model).values():
+            self.handles.append(layer.register_forward_pre_hook(_Hook(enter), with_kwargs=True))
+            self.handles.append(layer.register_forward_hook(_Hook(leave)))
+
+    def __enter__(self) -> LayerHooks:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+    def on_gradients(
+        self, tensors: Sequence[Tensor], arrive: Callable[[int, Tensor], None]
+    ) -> list[RemovableHandle]:
+        """Call ``arrive`` with a position in ``tensors`` and its gradient when that is computed.
+
+        The hooks hold no tensor, which would keep a whole pass in memory.
+
+        Returns:
+            The handles, for hooks that are to be removed before the others.
+        """
+        handles = [
+            tensor.register_hook(lambda gradient, i=i: arrive(i, gradient.detach()))
+            for i, tensor in enumerate(tensors)
+        ]
+        self.handles += handles
+        return handles
+
+    def remove(self) -> None:
+        """Take every hook away, those on tensors included."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
+
+
+class _Hook:
+    """A hook that copies and pickles as nothing, so that a watched model can be saved or cloned."""
+
+    def __init__(self, call: Callable[..., object]) -> None:
+        self.call = call
+
+    def __call__(self, *arguments: object) -> object:
+        return self.call(*arguments)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _Hook, (_idle,)
+
+
+def _idle(*arguments: object) -> None:
+    """What a watched layer's copy has in place of the hook."""
+
+
 @dataclass
 class Pass:
-    """What one pass showed, call by call: variances received and returned, both directions."""
+    """One pass, call by call: variances received and returned, in both directions."""
 
     received: list[float] = field(default_factory=list)
     used: list[float] = field(default_factory=list)  # received, after rescaling on the fly
@@ -113,86 +198,102 @@ def observe(
     loss: Loss | None = None,
     *,
     rescale: bool = False,
-    statistic: Callable[[list[Tensor]], float] = spread,
+    statistic: Statistic = spread,
     probe: Probe | None = None,
 ) -> Pass:
     """Run the model on its graph and record every layer's variances.
 
     Args:
+        model: in the mode it is to run in, see :func:`virgo.network.modules.preserved`.
+        inputs: the graph, on the model's device.
+        forward: ``lambda model, data: ...`` for models called in an unusual way.
         loss: also run backward from this loss and record the gradients' variances.
         rescale: bring what each layer receives back to the variance the first one received, so
             that weights far too large or small do not overflow on the way.
         statistic: the number to record of each layer's tensors.
         probe: shown every layer's tensors as they pass.
-    """
-    seen = Pass()
-    open_calls: list[int] = []
-    placed: list[RemovableHandle] = []  # on tensors, of which the features outlive the pass
 
-    def enter(layer: nn.Module, args: Any, kwargs: Any) -> Any:
+    Returns:
+        What was recorded, one entry per call of a layer.
+    """
+    observer = _Observer(statistic, probe, rescale, backward=loss is not None)
+    context = torch.enable_grad() if loss is not None else torch.no_grad()
+    with context, LayerHooks(model, observer.enter, observer.leave) as observer.hooks:
+        output = _called(type(model).__name__, lambda: run(model, inputs.data, forward))
+        if loss is not None:
+            value = _called("loss", lambda: loss(output, inputs.data))
+            observer.seen.loss = float(value.detach())
+            observer.seen.grad_weights = _backward(value, model, inputs)
+    return observer.seen
+
+
+class _Observer:
+    """Fills a :class:`Pass` from the hooks of one pass."""
+
+    hooks: LayerHooks
+
+    def __init__(
+        self, statistic: Statistic, probe: Probe | None, rescale: bool, backward: bool
+    ) -> None:
+        self.statistic, self.probe = statistic, probe
+        self.rescale, self.backward = rescale, backward
+        self.seen = Pass()
+        self.running: list[int] = []  # calls that have not returned, outermost first
+
+    def enter(self, layer: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
+        seen, index = self.seen, len(self.seen.received)
         tensors = received(arguments_of(layer, args, kwargs))
-        index = len(seen.received)
-        open_calls.append(index)
-        variance = statistic(tensors)
+        self.running.append(index)
+        variance = self.statistic(tensors)
         seen.received.append(variance)
         seen.used.append(variance)
-        seen.returned.append(math.nan)
-        seen.grad_received.append(math.nan)
-        seen.grad_returned.append(math.nan)
-        catch(tensors, index, "received", seen.grad_received)
+        for values in (seen.returned, seen.grad_received, seen.grad_returned):
+            values.append(math.nan)
+        self._pass_on(tensors, index, "received", seen.grad_received)
         target = seen.used[0]
         usable = 0 < variance < math.inf and target > 0
-        if rescale and usable and index and args and isinstance(args[0], Tensor):
+        if self.rescale and usable and index and args and isinstance(args[0], Tensor):
             seen.used[index] = target
             return (args[0] * math.sqrt(target / variance), *args[1:]), kwargs
         return None
 
-    def leave(layer: nn.Module, args: Any, output: Any) -> None:
-        index = open_calls.pop()
+    def leave(self, layer: nn.Module, args: Args, output: object) -> None:
+        index = self.running.pop()
         tensors = float_tensors(output)
-        seen.returned[index] = statistic(tensors)
-        catch(tensors, index, "returned", seen.grad_returned)
+        self.seen.returned[index] = self.statistic(tensors)
+        self._pass_on(tensors, index, "returned", self.seen.grad_returned)
 
-    def catch(tensors: list[Tensor], index: int, kind: str, into: list[float]) -> None:
-        """Show the tensors to the probe, and their gradients when they arrive."""
-        if probe is not None:
-            probe(index, kind, tensors)
-        watched = [t for t in tensors if loss is not None and t.requires_grad]
-        expected = len(watched)  # a hook that held its own tensor would keep the pass in memory
-        gradients: list[Tensor] = []
+    def _pass_on(self, tensors: list[Tensor], index: int, kind: str, into: list[float]) -> None:
+        """Show the tensors to the probe, and record their gradients when they arrive."""
+        if self.probe is not None:
+            self.probe(index, kind, tensors)
+        watched = [t for t in tensors if self.backward and t.requires_grad]
+        expected, gradients = len(watched), list[Tensor]()
 
-        def arrive(gradient: Tensor) -> None:
-            gradients.append(gradient.detach())
-            into[index] = statistic(gradients)  # of those that arrive: some kinds of node may not
+        def arrive(_: int, gradient: Tensor) -> None:
+            gradients.append(gradient)
+            # of those that arrive: the loss may not depend on some kinds of node
+            into[index] = self.statistic(gradients)
             if len(gradients) == expected:
                 gradients.clear()
 
-        placed.extend(tensor.register_hook(arrive) for tensor in watched)
-
-    def hooks() -> Any:
-        for layer in layers_of(model).values():
-            yield layer.register_forward_pre_hook(enter, with_kwargs=True)
-            yield layer.register_forward_hook(leave)
-
-    context = torch.enable_grad() if loss is not None else torch.no_grad()
-    with context, hooked(hooks()):
-        output = _called(type(model).__name__, lambda: run(model, inputs.data, forward))
-        if loss is not None:
-            value = _called("loss", lambda: loss(output, inputs.data))
-            seen.loss = float(value.detach())
-            named = {n: p for n, p in model.named_parameters() if p.requires_grad}
-            features = [s["x"] for s in inputs.data.stores if _records_gradient(s.get("x"))]
-            # returned to us, not accumulated in the parameters
-            gradients = torch.autograd.grad(value, [*named.values(), *features], allow_unused=True)
-            for name, gradient in zip(named, gradients, strict=False):
-                seen.grad_weights[name] = 0.0 if gradient is None else _norm(gradient)
-    for handle in placed:
-        handle.remove()
-    return seen
+        self.hooks.on_gradients(watched, arrive)
 
 
-def _called(what: str, call: Callable[[], Any]) -> Any:
-    """The user's own code, whose errors are passed on with a word on where they came from."""
+def _backward(value: Tensor, model: nn.Module, inputs: Inputs) -> dict[str, float]:
+    """Run backward without accumulating in the parameters; their gradients' norms by name."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    features = [x for store in inputs.data.stores if isinstance(x := store.get("x"), Tensor)]
+    leaves = [*named.values(), *(x for x in features if x.requires_grad)]
+    gradients = torch.autograd.grad(value, leaves, allow_unused=True)
+    return {
+        name: 0.0 if gradient is None else float(gradient_norm(gradient))
+        for name, gradient in zip(named, gradients, strict=False)
+    }
+
+
+def _called(what: str, call: Callable[[], T]) -> T:
+    """Call the user's own code; its errors are passed on with where they came from."""
     try:
         return call()
     except VirgoError:
@@ -202,14 +303,6 @@ def _called(what: str, call: Callable[[], Any]) -> Any:
             f"{what}: expected a pass on the whole graph, got {type(error).__name__}: {error}. "
             f"Check forward= and loss=, and the model on this data."
         ) from error
-
-
-def _norm(gradient: Tensor) -> float:
-    return float(torch.linalg.vector_norm(gradient, dtype=wide(gradient)))
-
-
-def _records_gradient(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
 
 
 def with_gradients(inputs: Inputs) -> Inputs:
@@ -247,13 +340,13 @@ class DefaultLoss:
             total = total + (tensor * probe).sum() / tensor.size(0)
         return total
 
-    def _cross_entropy(self, logits: Tensor, y: Tensor, mask: Any) -> Tensor:
+    def _cross_entropy(self, logits: Tensor, y: Tensor, mask: object) -> Tensor:
         if isinstance(mask, Tensor) and mask.shape == y.shape and bool(mask.any()):
             return functional.cross_entropy(logits[mask].float(), y[mask])
         return functional.cross_entropy(logits.float(), y)
 
 
-def fits_classes(output: Tensor, y: Any) -> bool:
+def fits_classes(output: Tensor, y: object) -> bool:
     """Whether ``y`` holds one class per row of ``output``."""
     return (
         isinstance(y, Tensor)

@@ -1,1 +1,1 @@
-"""Pictures and pages of what the diagnostics found."""
+"""Text tables, pictures, pages and files of results; knows no model."""

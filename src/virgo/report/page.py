@@ -13,13 +13,14 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from importlib import resources
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 from virgo.errors import OptionError
+from virgo.report.files import write_atomically
 
 # What a verdict is called, and the stroke of its icon in a box of 24: never colour alone.
 VERDICTS = {
@@ -35,7 +36,43 @@ NUMERIC = re.compile(
 )
 
 
-def page(document: Mapping[str, Any]) -> str:
+Document = Mapping[str, Any]
+"""What :func:`page` takes: see there."""
+
+
+def variance_chart(
+    title: str,
+    y_label: str,
+    curves: Mapping[str, Sequence[float]],
+    spreads: Mapping[str, Sequence[float]] | None = None,
+    dashed: Container[str] = (),
+) -> Document:
+    """A chart of variances over layers for a page's ``charts``: one series per curve.
+
+    Args:
+        title: of the chart.
+        y_label: of its vertical axis, which is logarithmic.
+        curves: name -> variance of h^0 .. h^L.
+        spreads: the same shape, one standard deviation over draws.
+        dashed: names of the curves to dash.
+
+    Returns:
+        The chart.
+    """
+    series = [
+        {
+            "name": name,
+            "values": list(values),
+            "spread": list(spreads[name]) if spreads else None,
+            "dashed": name in dashed,
+        }
+        for name, values in curves.items()
+    ]
+    x_label = "layer (0 is the input)"
+    return {"title": title, "x_label": x_label, "y_label": y_label, "log": True, "series": series}
+
+
+def page(document: Document) -> str:
     """The document as one self-contained HTML page.
 
     Args:
@@ -43,6 +80,12 @@ def page(document: Mapping[str, Any]) -> str:
             ``charts``, ``tables``, ``config``, ``versions`` and ``notes``; what is absent is
             left out. Numbers may be ``None``, NaN or infinite: a chart has a gap there or a
             mark at its edge, a table shows "–" or "∞".
+
+    Returns:
+        The page.
+
+    Raises:
+        OptionError: if the verdict's level is unknown.
 
     >>> text = page({"title": "a < b", "verdict": {"level": "good", "headline": "Stable."}})
     >>> "<h1>a &lt; b</h1>" in text
@@ -75,17 +118,9 @@ def page(document: Mapping[str, Any]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
-def save_page(document: Mapping[str, Any], path: str | os.PathLike[str]) -> Path:
-    """Write :func:`page` to ``path``: aside first and then renamed, so never half a page."""
-    final = Path(path)
-    aside = final.with_name(f".{final.name}.{os.getpid()}.part")
-    text = page(document)
-    try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(final)
-    finally:
-        aside.unlink(missing_ok=True)
-    return final
+def save_page(document: Document, path: str | os.PathLike[str]) -> Path:
+    """Write :func:`page` to ``path`` atomically: never half a page."""
+    return write_atomically(path, page(document))
 
 
 def _text(value: object) -> str:
@@ -103,7 +138,7 @@ def _embedded(value: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _chart(chart: Mapping[str, Any]) -> dict[str, Any]:
+def _chart(chart: Document) -> Document:
     return {
         "title": str(chart.get("title", "")),
         "x": str(chart.get("x_label", "")),
@@ -121,7 +156,7 @@ def _chart(chart: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _number(value: Any) -> float | str | None:
+def _number(value: float | None) -> float | str | None:
     """What JSON can hold: JavaScript's ``Number`` reads "Infinity" back, ``null`` is a gap."""
     if value is None or math.isnan(value):
         return None
@@ -159,7 +194,7 @@ def _kind(column: Sequence[str]) -> str:
     return ' class="long"' if max(map(len, column)) > 48 else ""
 
 
-def _table(table: Mapping[str, Any]) -> str:
+def _table(table: Document) -> str:
     header = [str(name) for name in table["header"]]
     rows = [[_cell(value) for value in row] for row in table["rows"]]
     kinds = [_kind(column) for column in zip(*rows, strict=True)] or [""] * len(header)

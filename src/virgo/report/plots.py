@@ -11,9 +11,15 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+
+from virgo.report.page import Document
 
 COLUMN_WIDTH = 3.4  # inches, one column of a two-column paper
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#0072B2", "#D55E00", "#999933")
@@ -52,10 +58,15 @@ def draw_variances(
             high = [values[i] + spreads[name][i] for i in layers]
             axes.fill_between(layers, low, high, color=style(index)["color"], alpha=0.15, lw=0)
     axes.set_yscale("log")
+    _dress(axes, direction)
+
+
+def _dress(axes: Axes, direction: str) -> None:
+    """Title, ticks and grid of a panel of variances over layers."""
     axes.set_xlabel("layer", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_title(TITLES.get(direction, direction), fontsize=9)
-    axes.tick_params(labelsize=8)
+    axes.tick_params(labelsize=8, which="both")
     axes.grid(visible=True, which="major", alpha=0.25, linewidth=0.5)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -66,11 +77,15 @@ def variance_over_depth(
     spreads: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
     title: str | None = None,
 ) -> Figure:
-    """Forward and backward variance side by side, a curve a method: the paper's Figure 1.
+    """Forward and backward variance side by side, one curve per method: the paper's Figure 1.
 
     Args:
         curves: method -> direction -> variance of h^0 .. h^L.
         spreads: the same shape, one standard deviation over draws.
+        title: of the figure.
+
+    Returns:
+        The figure, with a panel for each direction that all methods have.
     """
     directions = [d for d in TITLES if all(d in curve for curve in curves.values())]
     figure = Figure(figsize=(COLUMN_WIDTH * len(directions), 2.6), layout="constrained")
@@ -99,17 +114,50 @@ def variance_over_depth(
     return figure
 
 
-def panels(charts: Sequence[Mapping[str, Any]]) -> Figure:
-    """A page's charts as small panels, two a row, on linear axes with bars of one deviation."""
+def variance_over_steps(records: Mapping[int, Mapping[str, Sequence[float]]]) -> Figure:
+    """Variance over layers, forward and backward: one line per record, coloured by its step.
+
+    Args:
+        records: training step -> direction -> variance of h^0 .. h^L, in order of steps.
+
+    Returns:
+        The figure, with a bar that tells the colours of the steps.
+    """
+    figure = Figure(figsize=(2 * COLUMN_WIDTH, 2.8), layout="constrained")
+    panels = figure.subplots(1, 2, sharex=True)
+    steps = list(records)
+    scale = Normalize(steps[0], max(steps[-1], steps[0] + 1))
+    # light is early, so that the picture reads in grey too; the palest eighth is lost on paper
+    palette = ListedColormap(colormaps["cividis_r"](np.linspace(1 / 8, 1, 256)))
+    for axes, direction in zip(panels, TITLES, strict=True):
+        infinite = finite = 0
+        for step, record in records.items():
+            heights = [v if math.isfinite(v) and v > 0 else math.nan for v in record[direction]]
+            infinite += sum(map(math.isinf, record[direction]))
+            finite += sum(map(math.isfinite, heights))
+            line = {"color": palette(scale(step)), "linewidth": 1.2, "marker": "o"}
+            axes.plot(heights, markersize=2.5, **line)
+        if finite:
+            axes.set_yscale("log")
+        note = f"{infinite} infinite" if infinite else "" if finite else "nothing recorded"
+        axes.text(0.98, 0.02, note, transform=axes.transAxes, ha="right", fontsize=8)
+        axes.set_ylabel("variance", fontsize=9)
+        _dress(axes, direction)
+    figure.colorbar(ScalarMappable(scale, cmap=palette), ax=panels, label="step", pad=0.02)
+    return figure
+
+
+def panels(charts: Sequence[Document]) -> Figure:
+    """A page's charts as small panels, two per row, on linear axes with bars of one deviation."""
     rows = (len(charts) + 1) // 2
     figure = Figure(figsize=(2 * COLUMN_WIDTH, 2.2 * rows), layout="constrained")
     grid = figure.subplots(rows, 2, squeeze=False).ravel()
     for axes, chart in zip(grid, charts, strict=False):
         for index, series in enumerate(chart["series"]):
-            places = [i for i, value in enumerate(series["values"]) if value is not None]
-            values = [series["values"][i] for i in places]
-            spread = [series["spread"][i] or 0.0 for i in places] if series["spread"] else None
-            lengths = [place + 1 + 0.06 * index for place in places]  # bars beside each other
+            defined = [i for i, value in enumerate(series["values"]) if value is not None]
+            values = [series["values"][i] for i in defined]
+            spread = [series["spread"][i] or 0.0 for i in defined] if series["spread"] else None
+            lengths = [i + 1 + 0.06 * index for i in defined]  # bars beside each other
             axes.errorbar(
                 lengths, values, yerr=spread, label=series["name"], capsize=2, **style(index)
             )

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from virgo.diagnostics.checking import save, versions
-from virgo.diagnostics.measurement import plain_numbers
 from virgo.errors import OptionError
 from virgo.experiments.assumptions.paper import Printed
 from virgo.graph.operators import Vector
-from virgo.plans import text_table
+from virgo.report.files import save, versions
+from virgo.report.text import plain_numbers, text_table
 
 PRINTED = "as printed"
 

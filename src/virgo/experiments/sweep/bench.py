@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import virgo
-from virgo.diagnostics.checking import versions
 from virgo.errors import OptionError, VirgoError
 from virgo.experiments.sweep.grids import Cell
 from virgo.experiments.tasks.outcome import is_out_of_memory
+from virgo.report.files import versions
 
 
 class Bench:

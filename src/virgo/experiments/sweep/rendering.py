@@ -11,10 +11,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from virgo.diagnostics.measurement import plain_numbers
 from virgo.experiments.sweep.layouts import Block, Shown, View
 from virgo.experiments.sweep.verdicts import NOT_RUN, Cell
-from virgo.plans import text_table
+from virgo.report.text import plain_numbers, text_table
 
 # --- markdown -----------------------------------------------------------------------------------
 

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from virgo.diagnostics.checking import versions
 from virgo.errors import DataError, OptionError
 from virgo.experiments.models import from_recipe
 from virgo.experiments.tasks.settings import Settings
 from virgo.experiments.tasks.training import Epoch, Task, Training
+from virgo.report.files import versions
 
 FORMAT = 1
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.data import Data
 
-from virgo.diagnostics.comparison import Planner
+from virgo.diagnostics.comparing import Planner
 from virgo.network.inputs import Forward, run
 from virgo.network.probe import Loss
 
