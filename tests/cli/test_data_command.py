@@ -17,8 +17,8 @@ from virgo.cli import datasets
 from virgo.data import load
 from virgo.errors import DataError, OptionError
 from virgo.experiments.data.catalogue import CATALOGUE, ENTRIES
-from virgo.experiments.data.checking import Checked
-from virgo.experiments.data.fetching import fetch
+from virgo.experiments.data.inventory import Checked
+from virgo.experiments.data.loaders import download
 
 
 @pytest.fixture
@@ -169,14 +169,14 @@ def test_a_download_without_the_files_is_an_error(
         packed.writestr("ddi/raw/other.csv.gz", "")
     content = buffer.getvalue()
     monkeypatch.setattr("urllib.request.urlopen", lambda url: Answer(content, len(content)))
-    with pytest.raises(DataError, match=r"expected raw/edge.csv.gz in what was downloaded"):
-        fetch(CATALOGUE["ogbl-ddi"], root)
+    with pytest.raises(DataError, match=r"expected raw/edge.csv.gz in the download"):
+        download(CATALOGUE["ogbl-ddi"], root)
 
 
 def test_a_root_that_cannot_be_written_to_is_said_before_a_download(root: Path) -> None:
     (root / "file").write_text("")
     with pytest.raises(DataError, match=r"expected a data root that can be written to.*--root"):
-        fetch(CATALOGUE["ogbl-ddi"], root / "file")
+        download(CATALOGUE["ogbl-ddi"], root / "file")
 
 
 @pytest.mark.data

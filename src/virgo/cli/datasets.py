@@ -15,7 +15,7 @@ from virgo.errors import DataError, OptionError
 from virgo.experiments.data import load
 from virgo.experiments.data.cache import final_folder
 from virgo.experiments.data.catalogue import Entry, entry
-from virgo.experiments.data.checking import Checked, State, check, states
+from virgo.experiments.data.inventory import Checked, DatasetState, check, states
 from virgo.experiments.data.roots import locate
 from virgo.plans import text_table
 
@@ -36,14 +36,14 @@ def listing(args: argparse.Namespace) -> int:
     return 0
 
 
-def _row(one: State) -> tuple[str, ...]:
+def _row(one: DatasetState) -> tuple[str, ...]:
     row = one.entry
     graphs = f"{row.num_graphs:,}" if row.task == "graph" else "1"
     nodes, edges = f"{row.num_nodes:,}", f"{row.num_edges:,}"
     return row.name, row.task, row.metric, graphs, nodes, edges
 
 
-def _described(one: State) -> dict[str, Any]:
+def _described(one: DatasetState) -> dict[str, Any]:
     row = one.entry
     return {
         "name": row.name,
@@ -62,10 +62,10 @@ def get(args: argparse.Namespace) -> int:
     """Prepare a dataset, and say where it is and what that took."""
     row = _entry(args.name)
     if args.download:
-        from virgo.experiments.data.fetching import fetch
+        from virgo.experiments.data.loaders import download
 
         with errors.status(f"downloading {row.name}"):
-            fetch(row, args.root)
+            download(row, args.root)
     start = time.perf_counter()
     with _telling(row.name) as progress:
         dataset = load(row.name, args.root, progress)

@@ -22,8 +22,8 @@ from virgo.data import Dataset, load, load_arxiv, load_citation, names
 from virgo.errors import DataError
 from virgo.experiments.data.cache import final_folder
 from virgo.experiments.data.catalogue import CATALOGUE, ENTRIES, entry
-from virgo.experiments.data.checking import check, counted, expected
 from virgo.experiments.data.datasets import stratified
+from virgo.experiments.data.inventory import check, counted, expected
 from virgo.experiments.data.roots import locate
 
 EVERY = [row.name for row in ENTRIES]
@@ -237,9 +237,9 @@ def test_names_and_strings(root: Path) -> None:
 
 def test_generated_ones_come_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Dataset("like:cora@0.5", "node", Data(), {}, "accuracy", 7, "generated")
-    likeness = types.ModuleType("virgo.experiments.data.likeness")
-    likeness.like = lambda name, seed=0: {"like:cora@0.5": made}[name]  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "virgo.experiments.data.likeness", likeness)
+    stand_ins = types.ModuleType("virgo.experiments.data.stand_ins")
+    stand_ins.like = lambda name, seed=0: {"like:cora@0.5": made}[name]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "virgo.experiments.data.stand_ins", stand_ins)
     assert load("like:cora@0.5") is made
 
 

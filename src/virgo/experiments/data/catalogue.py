@@ -1,7 +1,7 @@
-"""The fifteen datasets of the paper's tables as data: one row each, no code that loads.
+"""The fifteen datasets of the paper's tables as data: one entry each, no code that loads.
 
-Counts are those that PyG and OGB publish. What the loaders return is held against them by
-``virgo data check``; :mod:`virgo.experiments.data.likeness` generates stand-ins of these shapes.
+Counts are those that PyG and OGB publish. ``virgo data check`` compares what the loaders return
+with them; :mod:`virgo.experiments.data.stand_ins` generates stand-ins of these shapes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from virgo.errors import DataError
 
 @dataclass(frozen=True)
 class Entry:
-    """One dataset: where it lies, what must be there, and what it holds.
+    """One dataset: its folder, its required files and its published counts.
 
     Attributes:
         name: what :func:`virgo.data.load` takes.
         task: ``"node"``, ``"link"`` or ``"graph"``.
-        kind: which loader reads it: ``"planetoid"``, ``"tu"`` or ``"ogb"``.
+        kind: the loader that reads it: ``"planetoid"``, ``"tu"`` or ``"ogb"``.
         folder: its folder in a data root.
-        files: paths in that folder that must be there; a bar separates alternatives.
+        files: required paths in that folder; a bar separates alternatives.
         archive: a zip file in that folder that may stand for ``files``.
         num_nodes: nodes, of all graphs together.
         num_edges: edges as published, of all graphs together; see ``undirected``. For link
@@ -32,7 +32,7 @@ class Entry:
         num_features: columns of ``x`` after our preparation; 0 where there are none (ddi).
         num_classes: outputs of a model: classes, or tasks where there are several; 0 for links.
         num_graphs: graphs.
-        num_tasks: how many things are predicted of a node or graph at once.
+        num_tasks: labels of one node or graph.
         edge_features: columns of ``edge_attr``, as the files have them.
         metric: the benchmark's own.
         split_type: OGB's name of its split; ``""`` for the public and the ten-fold one.
@@ -59,23 +59,54 @@ class Entry:
     archive: str | None = None
 
 
-PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+PLANETOID_FILES = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 """The endings of a Planetoid dataset's eight raw files."""
 
 COUNTS = ("num-node-list", "num-edge-list")
 """OGB's lists of the sizes of graphs, also where there is one graph only."""
 
 
-def _planetoid(folder: str) -> tuple[str, ...]:
-    return tuple(f"raw/ind.{folder.lower()}.{part}" for part in PARTS)
+def _planetoid(folder: str, nodes: int, edges: int, features: int, classes: int) -> Entry:
+    return Entry(
+        name=folder.lower(),
+        task="node",
+        kind="planetoid",
+        folder=folder,
+        files=tuple(f"raw/ind.{folder.lower()}.{part}" for part in PLANETOID_FILES),
+        num_nodes=nodes,
+        num_edges=edges,
+        undirected=False,
+        num_entries=edges,
+        num_features=features,
+        num_classes=classes,
+        metric="accuracy",
+        split=(20 * classes, 500, 1000),
+    )
 
 
-def _tu(folder: str) -> tuple[str, ...]:
+def _tu(
+    name: str, folder: str, graphs: int, nodes: int, edges: int, features: int, classes: int
+) -> Entry:
     parts = ("A", "graph_indicator", "graph_labels")
-    return tuple(f"raw/{folder}_{part}.txt" for part in parts)
+    return Entry(
+        name=name,
+        task="graph",
+        kind="tu",
+        folder=folder,
+        files=tuple(f"raw/{folder}_{part}.txt" for part in parts),
+        archive=f"{folder}.zip",
+        num_nodes=nodes,
+        num_edges=edges,
+        undirected=False,
+        num_entries=edges,
+        num_features=features,
+        num_classes=classes,
+        num_graphs=graphs,
+        metric="accuracy",
+    )
 
 
-def _ogb(raw: str, split: str, ending: str = "csv.gz") -> tuple[str, ...]:
+def _ogb_files(raw: str, split: str, ending: str = "csv.gz") -> tuple[str, ...]:
     # OGB asks on the terminal whether to delete the folder if the release note is not there.
     tables = (
         "|".join(f"raw/{name}.csv.gz" for name in table.split("|"))
@@ -86,57 +117,15 @@ def _ogb(raw: str, split: str, ending: str = "csv.gz") -> tuple[str, ...]:
 
 
 ENTRIES: tuple[Entry, ...] = (
-    Entry(
-        name="cora",
-        task="node",
-        kind="planetoid",
-        folder="Cora",
-        files=_planetoid("Cora"),
-        num_nodes=2708,
-        num_edges=10556,
-        undirected=False,
-        num_entries=10556,
-        num_features=1433,
-        num_classes=7,
-        metric="accuracy",
-        split=(140, 500, 1000),
-    ),
-    Entry(
-        name="citeseer",
-        task="node",
-        kind="planetoid",
-        folder="CiteSeer",
-        files=_planetoid("CiteSeer"),
-        num_nodes=3327,
-        num_edges=9104,
-        undirected=False,
-        num_entries=9104,
-        num_features=3703,
-        num_classes=6,
-        metric="accuracy",
-        split=(120, 500, 1000),
-    ),
-    Entry(
-        name="pubmed",
-        task="node",
-        kind="planetoid",
-        folder="PubMed",
-        files=_planetoid("PubMed"),
-        num_nodes=19717,
-        num_edges=88648,
-        undirected=False,
-        num_entries=88648,
-        num_features=500,
-        num_classes=3,
-        metric="accuracy",
-        split=(60, 500, 1000),
-    ),
+    _planetoid("Cora", nodes=2708, edges=10556, features=1433, classes=7),
+    _planetoid("CiteSeer", nodes=3327, edges=9104, features=3703, classes=6),
+    _planetoid("PubMed", nodes=19717, edges=88648, features=500, classes=3),
     Entry(
         name="ogbn-arxiv",
         task="node",
         kind="ogb",
         folder="ogbn_arxiv",
-        files=_ogb("node-feat node-label node_year", "time"),
+        files=_ogb_files("node-feat node-label node_year", "time"),
         num_nodes=169343,
         num_edges=1166243,
         undirected=False,
@@ -152,7 +141,7 @@ ENTRIES: tuple[Entry, ...] = (
         task="node",
         kind="ogb",
         folder="ogbn_proteins",
-        files=_ogb("edge-feat node-label node_species|species", "species"),
+        files=_ogb_files("edge-feat node-label node_species|species", "species"),
         num_nodes=132534,
         num_edges=39561252,
         undirected=True,
@@ -170,7 +159,7 @@ ENTRIES: tuple[Entry, ...] = (
         task="node",
         kind="ogb",
         folder="ogbn_products",
-        files=_ogb("node-feat node-label", "sales_ranking"),
+        files=_ogb_files("node-feat node-label", "sales_ranking"),
         num_nodes=2449029,
         num_edges=61859140,
         undirected=True,
@@ -186,7 +175,7 @@ ENTRIES: tuple[Entry, ...] = (
         task="link",
         kind="ogb",
         folder="ogbl_ddi",
-        files=_ogb("", "target", "pt"),
+        files=_ogb_files("", "target", "pt"),
         num_nodes=4267,
         num_edges=1334889,
         undirected=True,
@@ -202,7 +191,7 @@ ENTRIES: tuple[Entry, ...] = (
         task="link",
         kind="ogb",
         folder="ogbl_collab",
-        files=_ogb("node-feat edge_weight edge_year", "time", "pt"),
+        files=_ogb_files("node-feat edge_weight edge_year", "time", "pt"),
         num_nodes=235868,
         num_edges=1285465,
         undirected=True,
@@ -218,7 +207,7 @@ ENTRIES: tuple[Entry, ...] = (
         task="link",
         kind="ogb",
         folder="ogbl_citation2",
-        files=_ogb("node-feat node_year", "time", "pt"),
+        files=_ogb_files("node-feat node_year", "time", "pt"),
         num_nodes=2927963,
         num_edges=30561187,
         undirected=False,
@@ -233,7 +222,7 @@ ENTRIES: tuple[Entry, ...] = (
         task="link",
         kind="ogb",
         folder="ogbl_ppa",
-        files=_ogb("node-feat", "throughput", "pt"),
+        files=_ogb_files("node-feat", "throughput", "pt"),
         num_nodes=576289,
         num_edges=30326273,
         undirected=True,
@@ -244,60 +233,15 @@ ENTRIES: tuple[Entry, ...] = (
         split_type="throughput",
         split=(21231931, 6062562, 3031780),
     ),
-    Entry(
-        name="imdb-b",
-        task="graph",
-        kind="tu",
-        folder="IMDB-BINARY",
-        files=_tu("IMDB-BINARY"),
-        archive="IMDB-BINARY.zip",
-        num_nodes=19773,
-        num_edges=193062,
-        undirected=False,
-        num_entries=193062,
-        num_features=136,
-        num_classes=2,
-        num_graphs=1000,
-        metric="accuracy",
-    ),
-    Entry(
-        name="imdb-m",
-        task="graph",
-        kind="tu",
-        folder="IMDB-MULTI",
-        files=_tu("IMDB-MULTI"),
-        archive="IMDB-MULTI.zip",
-        num_nodes=19502,
-        num_edges=197806,
-        undirected=False,
-        num_entries=197806,
-        num_features=89,
-        num_classes=3,
-        num_graphs=1500,
-        metric="accuracy",
-    ),
-    Entry(
-        name="collab",
-        task="graph",
-        kind="tu",
-        folder="COLLAB",
-        files=_tu("COLLAB"),
-        archive="COLLAB.zip",
-        num_nodes=372474,
-        num_edges=24572158,
-        undirected=False,
-        num_entries=24572158,
-        num_features=492,
-        num_classes=3,
-        num_graphs=5000,
-        metric="accuracy",
-    ),
+    _tu("imdb-b", "IMDB-BINARY", 1000, 19773, 193062, features=136, classes=2),
+    _tu("imdb-m", "IMDB-MULTI", 1500, 19502, 197806, features=89, classes=3),
+    _tu("collab", "COLLAB", 5000, 372474, 24572158, features=492, classes=3),
     Entry(
         name="ogbg-molhiv",
         task="graph",
         kind="ogb",
         folder="ogbg_molhiv",
-        files=_ogb("node-feat edge-feat graph-label", "scaffold"),
+        files=_ogb_files("node-feat edge-feat graph-label", "scaffold"),
         num_nodes=1049163,
         num_edges=1129688,
         undirected=True,
@@ -315,7 +259,7 @@ ENTRIES: tuple[Entry, ...] = (
         task="graph",
         kind="ogb",
         folder="ogbg_molpcba",
-        files=_ogb("node-feat edge-feat graph-label", "scaffold"),
+        files=_ogb_files("node-feat edge-feat graph-label", "scaffold"),
         num_nodes=11373137,
         num_edges=12309186,
         undirected=True,
@@ -337,6 +281,9 @@ CATALOGUE: dict[str, Entry] = {entry.name: entry for entry in ENTRIES}
 def names() -> tuple[str, ...]:
     """The names that :func:`virgo.data.load` takes.
 
+    Returns:
+        The paper's fifteen, in the order of its tables.
+
     >>> names()[:4]
     ('cora', 'citeseer', 'pubmed', 'ogbn-arxiv')
     """
@@ -344,15 +291,21 @@ def names() -> tuple[str, ...]:
 
 
 def entry(name: str) -> Entry:
-    """The row of a dataset, in any case.
+    """The catalogue's entry of a dataset.
+
+    Args:
+        name: its name, in upper or lower case.
+
+    Returns:
+        The entry.
 
     Raises:
         DataError: there is no such dataset.
     """
-    found = CATALOGUE.get(name.lower())
-    if found is None:
+    known = CATALOGUE.get(name.lower())
+    if known is None:
         raise DataError(
             f"name: expected one of {', '.join(CATALOGUE)}, or like:NAME for a generated stand-in, "
             f"got {name!r}. Choose one."
         )
-    return found
+    return known

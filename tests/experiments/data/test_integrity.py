@@ -23,8 +23,9 @@ from torch_geometric.data import Data
 from virgo.data import load, load_arxiv
 from virgo.errors import DataError
 from virgo.experiments.data import cache as copies
+from virgo.experiments.data import loaders
 from virgo.experiments.data.catalogue import CATALOGUE, ENTRIES, entry
-from virgo.experiments.data.checking import state
+from virgo.experiments.data.inventory import state
 from virgo.experiments.data.loaders import quiet
 from virgo.experiments.data.ogb_files import evaluator, ogb, readable
 from virgo.experiments.data.roots import locate
@@ -395,7 +396,8 @@ def test_ogb_does_not_look_for_a_newer_version() -> None:
 
 def test_without_ogb_the_extra_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     miniatures.write("ogbl-ddi", root)
-    monkeypatch.setitem(sys.modules, "ogb.nodeproppred", None)
+    loaders.__getattr__.cache_clear()
+    monkeypatch.setitem(sys.modules, "ogb.linkproppred", None)
     with pytest.raises(DataError, match=r"expected the library ogb, got .*Install virgo-gnn\[data"):
         load("ogbl-ddi", root)
 
