@@ -47,6 +47,8 @@ def test_list_says_what_there_is(root: Path, capsys: pytest.CaptureFixture[str])
     lines = capsys.readouterr().out.splitlines()
     table = {line.split()[0]: line for line in lines[2:17]}
     assert list(table) == [row.name for row in ENTRIES]
+    assert [line.split()[0] for line in lines[17:20]] == ["photo", "computers", "cs"]
+    assert "extra, not in the paper's tables: photo, computers, cs" in lines
     assert table["cora"].endswith("raw files")
     assert table["imdb-b"].endswith("ready")
     assert table["ogbn-arxiv"].endswith("incomplete: no raw/node-feat.csv.gz")
@@ -55,6 +57,7 @@ def test_list_says_what_there_is(root: Path, capsys: pytest.CaptureFixture[str])
     found = {one["name"]: one for one in json.loads(out.read_text())}
     assert found["ogbn-arxiv"]["missing"] == ["raw/node-feat.csv.gz"]
     assert found["imdb-b"]["state"] == "ready"
+    assert [name for name, row in found.items() if row["extra"]] == ["photo", "computers", "cs"]
 
 
 def test_get_prepares_and_says_where(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

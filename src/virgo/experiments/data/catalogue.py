@@ -1,4 +1,4 @@
-"""The fifteen datasets of the paper's tables as data: one entry each, no code that loads.
+"""The fifteen datasets of the paper's tables and three more, as data: no code that loads.
 
 Counts are those that PyG and OGB publish. ``virgo data check`` compares what the loaders return
 with them; :mod:`virgo.experiments.data.stand_ins` generates stand-ins of these shapes.
@@ -18,7 +18,8 @@ class Entry:
     Attributes:
         name: what :func:`virgo.data.load` takes.
         task: ``"node"``, ``"link"`` or ``"graph"``.
-        kind: the loader that reads it: ``"planetoid"``, ``"tu"`` or ``"ogb"``.
+        kind: the loader that reads it: ``"planetoid"``, ``"tu"``, ``"ogb"``, ``"amazon"`` or
+            ``"coauthor"``.
         folder: its folder in a data root.
         files: required paths in that folder; a bar separates alternatives.
         archive: a zip file in that folder that may stand for ``files``.
@@ -35,8 +36,11 @@ class Entry:
         num_tasks: labels of one node or graph.
         edge_features: columns of ``edge_attr``, as the files have them.
         metric: the benchmark's own.
-        split_type: OGB's name of its split; ``""`` for the public and the ten-fold one.
+        split_type: OGB's name of its split; ``"seeded"`` for one that is drawn per class
+            (:func:`virgo.experiments.data.datasets.split_per_class`), ``""`` for the public and the
+            ten-fold one.
         split: sizes of training, validation and test part; empty for ten folds.
+        extra: whether it is not in the paper's tables.
     """
 
     name: str
@@ -57,10 +61,14 @@ class Entry:
     split_type: str = ""
     split: tuple[int, ...] = ()
     archive: str | None = None
+    extra: bool = False
 
 
 PLANETOID_FILES = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 """The endings of a Planetoid dataset's eight raw files."""
+
+TRAIN_PER_CLASS, VALID_PER_CLASS = 20, 30
+"""Training and validation nodes per class of a seeded split."""
 
 COUNTS = ("num-node-list", "num-edge-list")
 """OGB's lists of the sizes of graphs, also where there is one graph only."""
@@ -103,6 +111,29 @@ def _tu(
         num_classes=classes,
         num_graphs=graphs,
         metric="accuracy",
+    )
+
+
+def _npz(kind: str, folder: str, file: str, nodes: int, edges: int, *shape: int) -> Entry:
+    """A graph of Shchur et al. (2018), without a public split."""
+    features, classes = shape
+    train, valid = TRAIN_PER_CLASS * classes, VALID_PER_CLASS * classes
+    return Entry(
+        name=folder.lower(),
+        task="node",
+        kind=kind,
+        folder=folder,
+        files=(f"raw/{file}.npz",),
+        num_nodes=nodes,
+        num_edges=edges,
+        undirected=False,
+        num_entries=edges,
+        num_features=features,
+        num_classes=classes,
+        metric="accuracy",
+        split_type="seeded",
+        split=(train, valid, nodes - train - valid),
+        extra=True,
     )
 
 
@@ -275,14 +306,21 @@ ENTRIES: tuple[Entry, ...] = (
     ),
 )
 
-CATALOGUE: dict[str, Entry] = {entry.name: entry for entry in ENTRIES}
+EXTRA_ENTRIES: tuple[Entry, ...] = (
+    _npz("amazon", "Photo", "amazon_electronics_photo", 7650, 238162, 745, 8),
+    _npz("amazon", "Computers", "amazon_electronics_computers", 13752, 491722, 767, 10),
+    _npz("coauthor", "CS", "ms_academic_cs", 18333, 163788, 6805, 15),
+)
+"""Datasets that are not in the paper's tables."""
+
+CATALOGUE: dict[str, Entry] = {entry.name: entry for entry in (*ENTRIES, *EXTRA_ENTRIES)}
 
 
 def names() -> tuple[str, ...]:
     """The names that :func:`virgo.data.load` takes.
 
     Returns:
-        The paper's fifteen, in the order of its tables.
+        The paper's fifteen, in the order of its tables, then ``photo``, ``computers`` and ``cs``.
 
     >>> names()[:4]
     ('cora', 'citeseer', 'pubmed', 'ogbn-arxiv')

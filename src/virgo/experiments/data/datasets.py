@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from virgo.errors import DataError
+from virgo.experiments.data.catalogue import TRAIN_PER_CLASS, VALID_PER_CLASS
 
 PARTS = ("train", "valid", "test")
 """The parts of a split, in order."""
@@ -129,6 +130,45 @@ def stratified(
     # Dealing continues where the last class ended, which keeps the folds' sizes even.
     fold[dealt] = np.arange(len(labels)) % folds
     return [(np.flatnonzero(fold != part), np.flatnonzero(fold == part)) for part in range(folds)]
+
+
+def split_per_class(
+    labels: NDArray[np.int64],
+    seed: int,
+    train: int = TRAIN_PER_CLASS,
+    valid: int = VALID_PER_CLASS,
+) -> dict[str, Tensor]:
+    """A random split with the same number of training and validation nodes of every class.
+
+    Args:
+        labels: one class per node.
+        seed: seed of the draw.
+        train: training nodes per class.
+        valid: validation nodes per class; all other nodes are test nodes.
+
+    Returns:
+        Sorted ids per part.
+
+    Raises:
+        DataError: a class is too small to leave a test node.
+
+    >>> split = split_per_class(np.arange(8) % 2, seed=0, train=1, valid=2)
+    >>> {part: len(ids) for part, ids in split.items()}
+    {'train': 2, 'valid': 4, 'test': 2}
+    """
+    smallest = int(np.bincount(labels).min())
+    if smallest <= train + valid:
+        raise DataError(
+            f"split: expected more than {train + valid} nodes of every class, got {smallest} of "
+            f"the smallest. Take a larger dataset."
+        )
+    shuffled = np.random.default_rng(seed).permutation(len(labels))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    first = np.searchsorted(labels[by_class], labels[by_class])
+    part = np.searchsorted([train, train + valid], np.arange(len(labels)) - first, side="right")
+    return {
+        name: torch.from_numpy(np.sort(by_class[part == index])) for index, name in enumerate(PARTS)
+    }
 
 
 def sizes(graphs: Any) -> tuple[int, int]:

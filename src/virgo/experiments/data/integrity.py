@@ -10,6 +10,7 @@ import gzip
 import importlib
 import itertools
 import pickle
+import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -69,6 +70,11 @@ def check_raw_files(source: DataSource, folder: Path) -> None:
         if file.endswith((".txt", ".index")) and not _ends_with_newline(folder / file):
             # PyG would silently skip the last line
             raise damaged(source, file, "it ends in the middle of a line")
+        if file.endswith(".npz"):
+            try:
+                _check_npz(folder / file)
+            except (*TABLE_ERRORS, LookupError, zipfile.BadZipFile) as error:
+                raise damaged(source, file, error) from error
     if source.entry.kind == "tu":
         _check_tu(source, folder)
 
@@ -124,6 +130,24 @@ def _check_tu(source: DataSource, folder: Path) -> None:
     if graphs != count:
         file = labels if count < graphs else owners
         raise damaged(source, file, f"{graphs} graphs and {count} labels")
+
+
+def _check_npz(path: Path) -> None:
+    """Two CSR matrices and labels. SciPy and PyG do not look whether their indices are in range."""
+    with open(path, "rb") as file:  # np.load leaves a path open where it fails
+        arrays = np.load(file, allow_pickle=False)
+        if not isinstance(arrays, np.lib.npyio.NpzFile):
+            raise ValueError("one array, expected an archive of several")
+        nodes = len(arrays["labels"])
+        for name in ("adj", "attr"):
+            rows, columns = arrays[f"{name}_shape"].tolist()
+            pointer, indices = arrays[f"{name}_indptr"], arrays[f"{name}_indices"]
+            if rows != nodes or len(pointer) != nodes + 1 or (name == "adj" and columns != nodes):
+                raise ValueError(f"{name} has {rows} rows, and there are {nodes} labels")
+            if indices.min(initial=0) < 0 or indices.max(initial=0) >= columns:
+                raise ValueError(f"{name} names columns beyond the {columns} that there are")
+            if not len(arrays[f"{name}_data"]) == len(indices) == pointer[-1]:
+                raise ValueError(f"{name} has {len(indices)} entries, expected {pointer[-1]}")
 
 
 # --- OGB's files ---------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from virgo.errors import DataError
 from virgo.experiments.data.cache import Progress, final_folder, silent
-from virgo.experiments.data.catalogue import ENTRIES, Entry
+from virgo.experiments.data.catalogue import CATALOGUE, Entry
 from virgo.experiments.data.datasets import PARTS, Dataset, part_size, sizes
 from virgo.experiments.data.loading import load
 from virgo.experiments.data.roots import Root, locate
@@ -57,7 +57,7 @@ def state(entry: Entry, root: Root = None) -> DatasetState:
 
 def states(root: Root = None) -> list[DatasetState]:
     """The states of all datasets."""
-    return [state(entry, root) for entry in ENTRIES]
+    return [state(entry, root) for entry in CATALOGUE.values()]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from torch_geometric.datasets import Planetoid, TUDataset
+from torch_geometric.datasets import Amazon, Coauthor, Planetoid, TUDataset
 
 from virgo.errors import DataError
 from virgo.experiments.data.catalogue import Entry
@@ -47,7 +47,20 @@ class OfflineTUDataset(Offline, TUDataset):  # type: ignore[misc]
     """IMDB-BINARY, IMDB-MULTI, COLLAB."""
 
 
-_PYG_CLASSES = {"planetoid": OfflinePlanetoid, "tu": OfflineTUDataset}
+class OfflineAmazon(Offline, Amazon):  # type: ignore[misc]
+    """Photo, Computers."""
+
+
+class OfflineCoauthor(Offline, Coauthor):  # type: ignore[misc]
+    """CS."""
+
+
+_PYG_CLASSES = {
+    "planetoid": OfflinePlanetoid,
+    "tu": OfflineTUDataset,
+    "amazon": OfflineAmazon,
+    "coauthor": OfflineCoauthor,
+}
 _OGB_CLASSES = {f"OfflineOgb{task}": task for task in ("Node", "Link", "Graph")}
 
 

@@ -16,7 +16,7 @@ from virgo.errors import DataError
 from virgo.experiments.data import preprocessing
 from virgo.experiments.data.cache import Progress, prepared, silent
 from virgo.experiments.data.catalogue import CATALOGUE, Entry, entry
-from virgo.experiments.data.datasets import PARTS, Dataset, masks_of, split_of
+from virgo.experiments.data.datasets import PARTS, Dataset, masks_of, split_of, split_per_class
 from virgo.experiments.data.generators import citation_like
 from virgo.experiments.data.integrity import (
     TABLE_ERRORS,
@@ -34,7 +34,7 @@ GENERATED = "ogbn-arxiv's structure and labels are real, its features are genera
 ARXIV_FEATURES = "raw/node-feat.csv.gz"
 
 
-def load(name: str, root: Root = None, progress: Progress = silent) -> Dataset:
+def load(name: str, root: Root = None, progress: Progress = silent, split: int = 0) -> Dataset:
     """Load a dataset by name, with its split and metric, preprocessed as in the paper.
 
     Raw files are read by PyG's and OGB's own loaders, once: they are copied to the cache and
@@ -51,6 +51,7 @@ def load(name: str, root: Root = None, progress: Progress = silent) -> Dataset:
     ogbl-ppa             ``x`` as floats
     imdb-b imdb-m collab one-hot degree, made when a graph is accessed; :meth:`Dataset.folds`
     ogbg-mol...          OGB's integer atoms and bonds, for its encoders
+    photo computers cs   not in the paper; seeded split, rows of ``x`` sum to one
     like:NAME[@scale]    generated, see :mod:`virgo.experiments.data.stand_ins`
     ==================== ==========================================================================
 
@@ -59,20 +60,28 @@ def load(name: str, root: Root = None, progress: Progress = silent) -> Dataset:
         root: the data root; see :func:`virgo.data.find_root`.
         progress: called with ``(done, total, what)`` while a dataset is prepared for the first
             time, which takes minutes for the large ones.
+        split: seed of the split of photo, computers and cs: 20 nodes per class to train, 30 to
+            validate, the rest to test. Other datasets have a split of their own.
 
     Returns:
         The dataset.
 
     Raises:
-        DataError: the name is unknown, files are missing or damaged, or the cache cannot be
-            written to.
+        DataError: the name is unknown, files are missing or damaged, the cache cannot be written
+            to, or the dataset has only one split and another is asked for.
     """
-    if name.lower().startswith("like:"):
+    generated = name.lower().startswith("like:")
+    row = None if generated else entry(name)
+    if split and (row is None or row.split_type != "seeded"):
+        raise DataError(
+            f"{name}: expected split=0 for a dataset with a split of its own, got {split}. Leave "
+            f"it out."
+        )
+    if row is None:
         from virgo.experiments.data.stand_ins import like
 
         return like(name)
-    row = entry(name)
-    return _assemble(row, _open_stored(row, root, progress))
+    return _assemble(row, _open_stored(row, root, progress), split)
 
 
 def load_citation(name: str = "cora", root: Root = None) -> Data:
@@ -238,7 +247,8 @@ def _check_processed(source: DataSource, loader: Any) -> None:
     elif row.task != "graph" and data.edge_index.numel():
         low, high = int(data.edge_index.min()), int(data.edge_index.max())
         if low < 0 or high >= data.num_nodes:
-            file = "raw/edge.csv.gz" if row.kind == "ogb" else f"raw/ind.{row.name}.graph"
+            ogb, planetoid = "raw/edge.csv.gz", f"raw/ind.{row.name}.graph"
+            file = {"ogb": ogb, "planetoid": planetoid}.get(row.kind, row.files[0])
             raise damaged(source, file, f"nodes beyond the {data.num_nodes} that there are")
 
 
@@ -252,7 +262,7 @@ def _sums(ends: Tensor, slices: Tensor) -> Tensor:
 # --- every time ----------------------------------------------------------------------------------
 
 
-def _assemble(row: Entry, loader: Any) -> Dataset:
+def _assemble(row: Entry, loader: Any, seed: int) -> Dataset:
     classes = row.num_classes if row.kind == "ogb" else int(loader.num_classes)
     split: dict[str, Any] = {}
     if row.kind == "ogb":
@@ -266,6 +276,9 @@ def _assemble(row: Entry, loader: Any) -> Dataset:
         if row.kind == "planetoid":
             data.x = preprocessing.row_normalised(data.x)
             split = split_of(data)
-        elif row.task == "node":
+        elif row.split_type == "seeded":
+            data.x = preprocessing.row_normalised(data.x.to_dense())
+            split = split_per_class(data.y.numpy(), seed)
+        if row.task == "node":
             data.update(masks_of(split, data.num_nodes))
     return Dataset(row.name, row.task, data, split, row.metric, classes)

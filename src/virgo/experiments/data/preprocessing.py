@@ -92,6 +92,11 @@ def _with_degree(data: Data) -> Data:
     return data
 
 
+def _sparse(data: Data) -> Data:
+    data.x = data.x.to_sparse()  # 60 of CS's 6805 words per node: 26 MB instead of 500
+    return data
+
+
 BEFORE_STORING: dict[str, Callable[[Data], Data]] = {
     "ogbn-arxiv": _arxiv,
     "ogbn-proteins": _proteins,
@@ -102,6 +107,9 @@ BEFORE_STORING: dict[str, Callable[[Data], Data]] = {
     "imdb-b": _with_degree,
     "imdb-m": _with_degree,
     "collab": _with_degree,
+    "photo": _sparse,
+    "computers": _sparse,
+    "cs": _sparse,
 }
 """The loaders' ``pre_transform`` by dataset. Others have both directions of an edge already."""
 

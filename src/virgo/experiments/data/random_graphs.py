@@ -70,6 +70,9 @@ DEGREES: dict[str, Shape] = {
     "pubmed": Shape((0.5, 1, 1, 2, 4, 12, 35, 70, 171), 19717, homophily=0.80),
     "ogbn-arxiv": Shape((0.5, 1, 3, 6, 14, 27, 106, 492, 13161), 169343, homophily=0.65),
     "ogbl-ddi": Shape((0.5, 10, 110, 446, 770, 1107, 1634, 2081, 2234), 4267),
+    "photo": Shape((0.5, 4, 9, 22, 38, 60, 199, 660, 1434), 7650, 0.0150, homophily=0.83),
+    "computers": Shape((0.5, 4, 9, 22, 41, 73, 244, 779, 2992), 13752, 0.0204, homophily=0.78),
+    "cs": Shape((1, 2, 3, 6, 11, 19, 47, 80, 136), 18333, homophily=0.81),
     "ogbn-proteins": _log_normal(1.2, 132534),
     "ogbn-products": _log_normal(1.1, 2449029, homophily=0.8),
     "ogbl-collab": _log_normal(1.1, 235868),
@@ -277,6 +280,9 @@ def _dense(rng: np.random.Generator, degrees: Ints, num_edges: int) -> Ints:
     Nodes are grouped by degree; two nodes of groups :math:`a, b` are connected with probability
     :math:`x_a x_b / (1 + x_a x_b)`, the graph of largest entropy with these expected degrees. The
     number of edges of each pair of groups is fixed to its expectation, rounded.
+
+    Returns:
+        The keys, sorted.
     """
     num_nodes = degrees.size
     order = np.argsort(degrees, kind="stable")
@@ -305,6 +311,12 @@ def _dense(rng: np.random.Generator, degrees: Ints, num_edges: int) -> Ints:
 
 def triangle(index: Ints) -> tuple[Ints, Ints]:
     """The ``index``-th pair ``(row, column)`` with ``row > column``, counted row by row.
+
+    Args:
+        index: numbers of pairs.
+
+    Returns:
+        Their rows and columns.
 
     >>> triangle(np.arange(6))
     (array([1, 2, 2, 3, 3, 3]), array([0, 0, 1, 0, 1, 2]))

@@ -32,7 +32,14 @@ from virgo.experiments.data.random_graphs import (
 )
 from virgo.experiments.data.stand_in_graphs import ego_networks, molecules
 
-WORDS = {"cora": 18.3, "citeseer": 31.6, "pubmed": 50.1}
+WORDS = {
+    "cora": 18.3,
+    "citeseer": 31.6,
+    "pubmed": 50.1,
+    "photo": 258.8,
+    "computers": 267.2,
+    "cs": 59.6,
+}
 """Mean number of distinct words per document."""
 
 NEGATIVES = {
@@ -52,9 +59,9 @@ def like(name: str, seed: int = 0) -> Dataset:
     The numbers of features and classes are the same at every scale, and so are degrees, as far as
     a smaller graph can have them. All draws come from ``seed``; the same name and seed give the
     same graph. Features are normal about a mean per class (arxiv, products, collab, citation2),
-    words (cora, citeseer, pubmed), one of 58 kinds (ppa), or shares (proteins), and the homophily
-    is that of the real graph. Splits are random. ogbl-collab's stand-in has no repeated edges.
-    Held-out links are edges of the same graph, negatives are pairs without an edge.
+    words (citation graphs, photo, computers, cs), one of 58 kinds (ppa), or shares (proteins), and
+    the homophily is that of the real graph. Splits are random. ogbl-collab's stand-in has no
+    repeated edges. Held-out links are edges of the same graph, negatives are pairs without one.
 
     Args:
         name: ``like:`` and one of :func:`virgo.data.names`, then ``@`` and the scale if it is
@@ -137,7 +144,7 @@ def _node(
 ) -> tuple[Data, dict[str, Tensor]]:
     number = _scaled(row.num_nodes, scale)
     _enough(name, "nodes", number, 2 * row.num_classes + 8)
-    if row.kind == "planetoid":
+    if row.name in WORDS:
         data = _documents(row, number, scale, seed, streams[2])
         labels = data.y.numpy()
     else:
