@@ -24,17 +24,14 @@ class Entry:
         files: required paths in that folder; a bar separates alternatives.
         archive: a zip file in that folder that may stand for ``files``.
         num_nodes: nodes, of all graphs together.
-        num_edges: edges as published, of all graphs together; see ``undirected``. For link
-            prediction, training, validation and test edges together.
-        undirected: whether ``num_edges`` counts a pair of nodes once; otherwise it counts the
-            columns of ``edge_index``, or arcs where the graph is directed.
+        num_edges: edges as published, of all graphs together: pairs of nodes, arcs, or columns of
+            ``edge_index``. For link prediction, training, validation and test edges together.
         num_entries: columns of ``edge_index`` after our preparation; ``None`` where nobody has
             published that number.
         num_features: columns of ``x`` after our preparation; 0 where there are none (ddi).
         num_classes: outputs of a model: classes, or tasks where there are several; 0 for links.
         num_graphs: graphs.
         num_tasks: labels of one node or graph.
-        edge_features: columns of ``edge_attr``, as the files have them.
         metric: the benchmark's own.
         split_type: OGB's name of its split; ``"seeded"`` for one that is drawn per class
             (:func:`virgo.experiments.data.datasets.split_per_class`), ``""`` for the public and the
@@ -50,14 +47,12 @@ class Entry:
     files: tuple[str, ...]
     num_nodes: int
     num_edges: int
-    undirected: bool
     num_features: int
     num_classes: int
     metric: str
     num_entries: int | None = None
     num_graphs: int = 1
     num_tasks: int = 1
-    edge_features: int = 0
     split_type: str = ""
     split: tuple[int, ...] = ()
     archive: str | None = None
@@ -83,7 +78,6 @@ def _planetoid(folder: str, nodes: int, edges: int, features: int, classes: int)
         files=tuple(f"raw/ind.{folder.lower()}.{part}" for part in PLANETOID_FILES),
         num_nodes=nodes,
         num_edges=edges,
-        undirected=False,
         num_entries=edges,
         num_features=features,
         num_classes=classes,
@@ -105,7 +99,6 @@ def _tu(
         archive=f"{folder}.zip",
         num_nodes=nodes,
         num_edges=edges,
-        undirected=False,
         num_entries=edges,
         num_features=features,
         num_classes=classes,
@@ -126,7 +119,6 @@ def _npz(kind: str, folder: str, file: str, nodes: int, edges: int, *shape: int)
         files=(f"raw/{file}.npz",),
         num_nodes=nodes,
         num_edges=edges,
-        undirected=False,
         num_entries=edges,
         num_features=features,
         num_classes=classes,
@@ -159,7 +151,6 @@ ENTRIES: tuple[Entry, ...] = (
         files=_ogb_files("node-feat node-label node_year", "time"),
         num_nodes=169343,
         num_edges=1166243,
-        undirected=False,
         num_entries=2315598,
         num_features=128,
         num_classes=40,
@@ -175,12 +166,10 @@ ENTRIES: tuple[Entry, ...] = (
         files=_ogb_files("edge-feat node-label node_species|species", "species"),
         num_nodes=132534,
         num_edges=39561252,
-        undirected=True,
         num_entries=79122504,
         num_features=8,
         num_classes=112,
         num_tasks=112,
-        edge_features=8,
         metric="rocauc",
         split_type="species",
         split=(86619, 21236, 24679),
@@ -193,7 +182,6 @@ ENTRIES: tuple[Entry, ...] = (
         files=_ogb_files("node-feat node-label", "sales_ranking"),
         num_nodes=2449029,
         num_edges=61859140,
-        undirected=True,
         num_entries=123718280,
         num_features=100,
         num_classes=47,
@@ -209,7 +197,6 @@ ENTRIES: tuple[Entry, ...] = (
         files=_ogb_files("", "target", "pt"),
         num_nodes=4267,
         num_edges=1334889,
-        undirected=True,
         num_entries=2135822,
         num_features=0,
         num_classes=0,
@@ -225,7 +212,6 @@ ENTRIES: tuple[Entry, ...] = (
         files=_ogb_files("node-feat edge_weight edge_year", "time", "pt"),
         num_nodes=235868,
         num_edges=1285465,
-        undirected=True,
         num_entries=2358104,
         num_features=128,
         num_classes=0,
@@ -241,7 +227,6 @@ ENTRIES: tuple[Entry, ...] = (
         files=_ogb_files("node-feat node_year", "time", "pt"),
         num_nodes=2927963,
         num_edges=30561187,
-        undirected=False,
         num_features=128,
         num_classes=0,
         metric="mrr",
@@ -256,7 +241,6 @@ ENTRIES: tuple[Entry, ...] = (
         files=_ogb_files("node-feat", "throughput", "pt"),
         num_nodes=576289,
         num_edges=30326273,
-        undirected=True,
         num_entries=42463862,
         num_features=58,
         num_classes=0,
@@ -275,10 +259,8 @@ ENTRIES: tuple[Entry, ...] = (
         files=_ogb_files("node-feat edge-feat graph-label", "scaffold"),
         num_nodes=1049163,
         num_edges=1129688,
-        undirected=True,
         num_entries=2259376,
         num_features=9,
-        edge_features=3,
         num_classes=1,
         num_graphs=41127,
         metric="rocauc",
@@ -293,10 +275,8 @@ ENTRIES: tuple[Entry, ...] = (
         files=_ogb_files("node-feat edge-feat graph-label", "scaffold"),
         num_nodes=11373137,
         num_edges=12309186,
-        undirected=True,
         num_entries=24618372,
         num_features=9,
-        edge_features=3,
         num_classes=128,
         num_tasks=128,
         num_graphs=437929,

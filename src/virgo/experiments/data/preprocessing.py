@@ -26,7 +26,7 @@ def row_normalised(x: Tensor) -> Tensor:
         New features; rows of zeros stay zero.
     """
     total = x.sum(1, keepdim=True)
-    return torch.where(total == 0, x, x / total)
+    return x / total.masked_fill(total == 0, 1)
 
 
 def edge_means(edge_index: Tensor, edge_attr: Tensor, num_nodes: int) -> Tensor:
@@ -93,7 +93,7 @@ def _with_degree(data: Data) -> Data:
 
 
 def _sparse(data: Data) -> Data:
-    data.x = data.x.to_sparse()  # 60 of CS's 6805 words per node: 26 MB instead of 500
+    data.x = data.x.to_sparse()  # 60 of CS's 6805 words per node: 24 MB instead of 500
     return data
 
 
@@ -107,8 +107,6 @@ BEFORE_STORING: dict[str, Callable[[Data], Data]] = {
     "imdb-b": _with_degree,
     "imdb-m": _with_degree,
     "collab": _with_degree,
-    "photo": _sparse,
-    "computers": _sparse,
     "cs": _sparse,
 }
 """The loaders' ``pre_transform`` by dataset. Others have both directions of an edge already."""

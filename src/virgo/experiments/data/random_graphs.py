@@ -32,14 +32,12 @@ class Shape:
         count: number of items of which the last quantile is the largest.
         isolated: share of items with value zero.
         homophily: share of edges within a class.
-        assumed: whether the shape is assumed rather than measured.
     """
 
     quantiles: tuple[float, ...]
     count: int
     isolated: float = 0.0
     homophily: float = 0.0
-    assumed: bool = False
 
     def at(self, probability: Floats) -> Floats:
         """The quantile function."""
@@ -61,7 +59,7 @@ def _log_normal(sigma: float, count: int, homophily: float = 0.0) -> Shape:
     last = root - (math.log(math.log(count)) + math.log(4 * math.pi)) / (2 * root)
     normal = (-3.0, -1.2816, -0.6745, 0.0, 0.6745, 1.2816, 2.3263, 3.0902, last)
     quantiles = tuple(math.exp(sigma * z) for z in normal)
-    return Shape(quantiles, count, homophily=homophily, assumed=True)
+    return Shape(quantiles, count, homophily=homophily)
 
 
 DEGREES: dict[str, Shape] = {
