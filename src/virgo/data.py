@@ -1,6 +1,6 @@
 """Datasets and generated graphs; the public name of :mod:`virgo.experiments.data`."""
 
-from typing import Any
+from types import ModuleType
 
 from virgo.experiments.data import (
     Dataset,
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> ModuleType:
     """The compiled neighbour sampler, which is imported when it is used."""
     if name == "neighbours":
         from virgo.experiments.data import neighbours

@@ -17,8 +17,8 @@ from virgo.cli import datasets
 from virgo.data import load
 from virgo.errors import DataError, OptionError
 from virgo.experiments.data.catalogue import CATALOGUE, ENTRIES
-from virgo.experiments.data.checking import Checked
-from virgo.experiments.data.fetching import fetch
+from virgo.experiments.data.inventory import Checked
+from virgo.experiments.data.loaders import download
 
 
 @pytest.fixture
@@ -47,6 +47,8 @@ def test_list_says_what_there_is(root: Path, capsys: pytest.CaptureFixture[str])
     lines = capsys.readouterr().out.splitlines()
     table = {line.split()[0]: line for line in lines[2:17]}
     assert list(table) == [row.name for row in ENTRIES]
+    assert [line.split()[0] for line in lines[17:20]] == ["photo", "computers", "cs"]
+    assert "extra, not in the paper's tables: photo, computers, cs" in lines
     assert table["cora"].endswith("raw files")
     assert table["imdb-b"].endswith("ready")
     assert table["ogbn-arxiv"].endswith("incomplete: no raw/node-feat.csv.gz")
@@ -55,6 +57,7 @@ def test_list_says_what_there_is(root: Path, capsys: pytest.CaptureFixture[str])
     found = {one["name"]: one for one in json.loads(out.read_text())}
     assert found["ogbn-arxiv"]["missing"] == ["raw/node-feat.csv.gz"]
     assert found["imdb-b"]["state"] == "ready"
+    assert [name for name, row in found.items() if row["extra"]] == ["photo", "computers", "cs"]
 
 
 def test_get_prepares_and_says_where(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,14 +172,14 @@ def test_a_download_without_the_files_is_an_error(
         packed.writestr("ddi/raw/other.csv.gz", "")
     content = buffer.getvalue()
     monkeypatch.setattr("urllib.request.urlopen", lambda url: Answer(content, len(content)))
-    with pytest.raises(DataError, match=r"expected raw/edge.csv.gz in what was downloaded"):
-        fetch(CATALOGUE["ogbl-ddi"], root)
+    with pytest.raises(DataError, match=r"expected raw/edge.csv.gz in the download"):
+        download(CATALOGUE["ogbl-ddi"], root)
 
 
 def test_a_root_that_cannot_be_written_to_is_said_before_a_download(root: Path) -> None:
     (root / "file").write_text("")
     with pytest.raises(DataError, match=r"expected a data root that can be written to.*--root"):
-        fetch(CATALOGUE["ogbl-ddi"], root / "file")
+        download(CATALOGUE["ogbl-ddi"], root / "file")
 
 
 @pytest.mark.data

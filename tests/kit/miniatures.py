@@ -1,4 +1,4 @@
-"""The fifteen datasets in miniature, in the raw layout of their publishers.
+"""The datasets in miniature, in the raw layout of their publishers.
 
 OGB's tables are gzipped CSV without a header; an undirected edge is in them once. Its edge splits
 are files of ``torch.save`` with numpy arrays, in the format and under the module names of the
@@ -34,6 +34,8 @@ def write(name: str, root: Path, seed: int = 0) -> Raw:
         return _planetoid(root, row.folder, rng)
     if row.kind == "tu":
         return _tu(root, row.folder, rng, row.num_classes)
+    if row.kind in ("amazon", "coauthor"):
+        return _npz(root / row.folder / row.files[0], rng, row.num_classes)
     return WRITERS[name](root / row.folder, rng)
 
 
@@ -259,6 +261,24 @@ def _tu(root: Path, folder: str, rng: np.random.Generator, classes: int) -> Raw:
     for part, text in texts.items():
         (raw / f"{folder}_{part}.txt").write_text(text)
     return {"sizes": sizes, "edges": edges, "labels": labels}
+
+
+def _npz(path: Path, rng: np.random.Generator, classes: int) -> Raw:
+    """53 nodes per class on a directed ring with some loops, 6 features; counts of words."""
+    nodes = 53 * classes
+    labels = rng.permutation(np.arange(nodes) % classes)
+    x = sparse.csr_matrix(rng.integers(0, 3, (nodes, 6)).astype(np.float32))
+    here = np.arange(nodes)
+    ends = np.concatenate([np.stack([here, (here + 1) % nodes]), [[0, 5], [0, 5]]], axis=1)
+    ones = np.ones(ends.shape[1], dtype=np.float32)
+    ring = sparse.csr_matrix((ones, (ends[0], ends[1])), (nodes, nodes))
+    arrays = {"labels": labels}
+    for name, matrix in (("adj", ring), ("attr", x)):
+        arrays |= {f"{name}_{part}": getattr(matrix, part) for part in ("data", "indices")}
+        arrays |= {f"{name}_indptr": matrix.indptr, f"{name}_shape": np.array(matrix.shape)}
+    path.parent.mkdir(parents=True)
+    np.savez_compressed(path, **arrays)
+    return {"x": x.toarray(), "y": labels, "arrays": arrays}
 
 
 def pack(root: Path, folder: str) -> Path:

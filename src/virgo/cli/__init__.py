@@ -29,7 +29,7 @@ _COMMANDS = {
         "graphs on disk: build one from an edge list in bounded memory, describe it",
     ),
     "plan": ("planning", "the variances for a graph on disk or in a lake, from its edges alone"),
-    "data": ("datasets", "the paper's fifteen datasets: what is here, prepare one, check them"),
+    "data": ("datasets", "the paper's datasets and others: what is here, prepare one, check them"),
     "train": ("training", "train one network, with a live curve"),
     "sweep": (
         "sweeping",

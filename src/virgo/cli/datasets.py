@@ -1,4 +1,4 @@
-"""``virgo data list | get | check``: the paper's datasets on this machine."""
+"""``virgo data list | get | check``: the datasets on this machine."""
 
 from __future__ import annotations
 
@@ -15,36 +15,37 @@ from virgo.errors import DataError, OptionError
 from virgo.experiments.data import load
 from virgo.experiments.data.cache import final_folder
 from virgo.experiments.data.catalogue import Entry, entry
-from virgo.experiments.data.checking import Checked, State, check, states
+from virgo.experiments.data.inventory import Checked, DatasetState, check, states
 from virgo.experiments.data.roots import locate
+from virgo.report.files import write_text_atomically
 from virgo.report.text import text_table
 
 HEADS = ("name", "task", "metric", "graphs", "nodes", "edges", "here")
 
 
 def listing(args: argparse.Namespace) -> int:
-    """Print what there is of each dataset."""
-    _output(args)
-    found = states(args.root)
-    width = max(len(str(one)) for one in found)  # padded, as columns of numbers go to the right
-    rows = [(*_row(one), str(one).ljust(width)) for one in found]
+    """Print the state of each dataset."""
+    _check_output(args)
+    known = states(args.root)
+    width = max(len(str(state)) for state in known)  # padded: the table aligns to the right
+    rows = [(*_row(state.entry), str(state).ljust(width)) for state in known]
     print("\n".join(text_table((*HEADS[:-1], HEADS[-1].ljust(width)), rows, left=3)))
-    folders = {str(Path(one.folder).parent) for one in found}
-    print(f"\nraw files: {', '.join(sorted(folders))}")
+    extra = [state.entry.name for state in known if state.entry.extra]
+    print(f"\nextra, not in the paper's tables: {', '.join(extra)}")
+    folders = {str(Path(state.folder).parent) for state in known}
+    print(f"raw files: {', '.join(sorted(folders))}")
     print("virgo data get NAME prepares one, or says which files go where")
-    _write(args, [_described(one) for one in found])
+    _write(args, [_as_json(state) for state in known])
     return 0
 
 
-def _row(one: State) -> tuple[str, ...]:
-    row = one.entry
-    graphs = f"{row.num_graphs:,}" if row.task == "graph" else "1"
-    nodes, edges = f"{row.num_nodes:,}", f"{row.num_edges:,}"
-    return row.name, row.task, row.metric, graphs, nodes, edges
+def _row(row: Entry) -> tuple[str, ...]:
+    counts = (f"{count:,}" for count in (row.num_graphs, row.num_nodes, row.num_edges))
+    return row.name, row.task, row.metric, *counts
 
 
-def _described(one: State) -> dict[str, Any]:
-    row = one.entry
+def _as_json(state: DatasetState) -> dict[str, object]:
+    row = state.entry
     return {
         "name": row.name,
         "task": row.task,
@@ -52,22 +53,23 @@ def _described(one: State) -> dict[str, Any]:
         "nodes": row.num_nodes,
         "edges": row.num_edges,
         "graphs": row.num_graphs,
-        "state": one.state,
-        "folder": one.folder,
-        "missing": list(one.missing),
+        "extra": row.extra,
+        "state": state.state,
+        "folder": state.folder,
+        "missing": list(state.missing),
     }
 
 
 def get(args: argparse.Namespace) -> int:
-    """Prepare a dataset, and say where it is and what that took."""
+    """Prepare a dataset, and print where it is and how long that took."""
     row = _entry(args.name)
     if args.download:
-        from virgo.experiments.data.fetching import fetch
+        from virgo.experiments.data.loaders import download
 
         with errors.status(f"downloading {row.name}"):
-            fetch(row, args.root)
+            download(row, args.root)
     start = time.perf_counter()
-    with _telling(row.name) as progress:
+    with _status(row.name) as progress:
         dataset = load(row.name, args.root, progress)
     seconds = time.perf_counter() - start
     print(dataset)
@@ -76,32 +78,33 @@ def get(args: argparse.Namespace) -> int:
 
 
 def checking(args: argparse.Namespace) -> int:
-    """Hold datasets against the published counts; 1 if one is not as it should be."""
-    _output(args)
+    """Compare datasets with the published counts; exit code 1 if one differs."""
+    _check_output(args)
     if args.names:
         rows = [_entry(name) for name in args.names]
         absent: list[str] = []
     else:
-        found = states(args.root)
-        rows = [one.entry for one in found if one.state != "absent"]
-        absent = [one.entry.name for one in found if one.state == "absent"]
+        known = states(args.root)
+        rows = [state.entry for state in known if state.state != "absent"]
+        absent = [state.entry.name for state in known if state.state == "absent"]
     results = []
     for row in rows:
-        with _telling(row.name) as progress:
+        with _status(row.name) as progress:
             results.append(check(row, args.root, progress))
-        errors.print(_line(results[-1]), markup=False, highlight=False, soft_wrap=True)
+        line = " ".join(str(results[-1]).split())
+        errors.print(line, markup=False, highlight=False, soft_wrap=True)
     if absent:
         print(f"absent: {', '.join(absent)}")
-    wrong = [one.name for one in results if not one.ok]
+    wrong = [result.name for result in results if not result.ok]
     good = f"{len(results) - len(wrong)} of {len(results)} as published"
     print(f"{good}, not: {', '.join(wrong)}" if wrong else good)
-    _write(args, [_result(one) for one in results])
+    _write(args, [_result_as_json(result) for result in results])
     return 1 if wrong else 0
 
 
 @contextmanager
-def _telling(name: str) -> Iterator[Callable[..., None]]:
-    """A line that says what is being done; a bar would promise a time that nobody knows."""
+def _status(name: str) -> Iterator[Callable[..., None]]:
+    """A status line; a bar would promise a time that is not known."""
     with errors.status(f"{name}: looking for it") as status:
 
         def progress(done: int, total: int, what: str = "") -> None:
@@ -110,13 +113,16 @@ def _telling(name: str) -> Iterator[Callable[..., None]]:
         yield progress
 
 
-def _line(one: Checked) -> str:
-    return " ".join(str(one).split())
-
-
-def _result(one: Checked) -> dict[str, Any]:
-    wrong = [{"what": what, "expected": want, "got": have} for what, want, have in one.differences]
-    return {"name": one.name, "ok": one.ok, "error": one.error, "differences": wrong}
+def _result_as_json(result: Checked) -> dict[str, object]:
+    differences = [
+        {"what": what, "expected": want, "got": have} for what, want, have in result.differences
+    ]
+    return {
+        "name": result.name,
+        "ok": result.ok,
+        "error": result.error,
+        "differences": differences,
+    }
 
 
 def _entry(name: str) -> Entry:
@@ -125,21 +131,25 @@ def _entry(name: str) -> Entry:
     return entry(name)
 
 
-def _output(args: argparse.Namespace) -> None:
-    """A wrong ending is said before any work is done."""
+def _check_output(args: argparse.Namespace) -> None:
+    """Refuse a wrong ending before any work is done."""
     if args.json is not None and args.json.suffix.lower() != ".json":
         raise OptionError(f"--json: expected a path ending in .json, got {args.json}.")
 
 
-def _write(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+def _write(args: argparse.Namespace, rows: list[dict[str, object]]) -> None:
     if args.json is not None:
         writable_folder(args.json.parent, "--json")
-        args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        write_text_atomically(args.json, json.dumps(rows, indent=1) + "\n")
         print(f"wrote {args.json}")
 
 
 def add_to(commands: Any) -> None:
-    """``virgo data`` and its commands."""
+    """Add ``virgo data`` and its commands.
+
+    Args:
+        commands: what ``add_subparsers`` of the main parser returned.
+    """
     data = commands.add_parser(
         "data",
         description="Datasets are read from a data root, which is never written to, and their "
@@ -149,30 +159,30 @@ def add_to(commands: Any) -> None:
     )
     kinds = data.add_subparsers(required=True, metavar="what")
 
-    one = kinds.add_parser("list", help="all fifteen, and what there is of each")
-    _add_places(one, json_too=True)
-    one.set_defaults(run=listing)
+    list_ = kinds.add_parser("list", help="the paper's fifteen and extra ones, and their state")
+    _add_paths(list_, json_too=True)
+    list_.set_defaults(run=listing)
 
-    two = kinds.add_parser("get", help="prepare a dataset, or say which files go where")
-    two.add_argument("name", help="as virgo data list has it")
-    two.add_argument(
+    get_ = kinds.add_parser("get", help="prepare a dataset, or say which files go where")
+    get_.add_argument("name", help="as virgo data list has it")
+    get_.add_argument(
         "--download",
         action="store_true",
-        help="fetch missing files by the loader's "
-        "own download (otherwise the network is never used)",
+        help="download missing files with the loader's own code (otherwise the network is never "
+        "used)",
     )
-    _add_places(two, json_too=False)
-    two.set_defaults(run=get)
+    _add_paths(get_, json_too=False)
+    get_.set_defaults(run=get)
 
-    three = kinds.add_parser(
+    check_ = kinds.add_parser(
         "check", help="compare counts with the published ones; exit code 1 if something is wrong"
     )
-    three.add_argument("names", nargs="*", help="datasets (default: all that are here)")
-    _add_places(three, json_too=True)
-    three.set_defaults(run=checking)
+    check_.add_argument("names", nargs="*", help="datasets (default: all that are here)")
+    _add_paths(check_, json_too=True)
+    check_.set_defaults(run=checking)
 
 
-def _add_places(command: argparse.ArgumentParser, *, json_too: bool) -> None:
+def _add_paths(command: argparse.ArgumentParser, *, json_too: bool) -> None:
     command.add_argument("--root", type=Path, help="data root (default: VIRGO_DATA, user cache)")
     if json_too:
         command.add_argument("--json", type=Path, help="write the table here")

@@ -20,7 +20,7 @@ from virgo.errors import DataError, OptionError
 from virgo.experiments.assumptions.tables import Verified, refresh
 from virgo.experiments.assumptions.verification import verify_all
 from virgo.experiments.data.roots import CITATION
-from virgo.experiments.data.saved import load_saved
+from virgo.graph.torch_files import load_saved
 from virgo.report.text import text_table
 from virgo.rules import parse_method
 

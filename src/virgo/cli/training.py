@@ -143,7 +143,7 @@ def _report(args: argparse.Namespace, training: Any, outcome: Any, epochs: Seque
         print(f"{outcome.status} in epoch {outcome.epochs}: no result. Try a smaller --lr.")
     print(f"{outcome.epochs} epochs in {outcome.seconds:.2f} s")
     if args.json:
-        from virgo.report.files import versions
+        from virgo.report.saving import versions
         from virgo.report.text import plain_numbers
 
         document = {

@@ -17,8 +17,8 @@ from virgo.diagnostics.verdict import Finding, Thresholds, judge
 from virgo.network.inputs import Forward
 from virgo.network.probe import Loss
 from virgo.plans import Plan
-from virgo.report.files import save, versions
 from virgo.report.page import Document, variance_chart
+from virgo.report.saving import save, versions
 from virgo.report.text import plain_numbers, show, text_table
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from virgo.report.files import save, versions
 from virgo.report.page import Document, variance_chart
+from virgo.report.saving import save, versions
 from virgo.report.text import plain_numbers, show, text_table
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from virgo.errors import OptionError
-from virgo.report.files import write_atomically
+from virgo.report.files import write_text_atomically
 
 # What a verdict is called, and the stroke of its icon in a box of 24: never colour alone.
 VERDICTS = {
@@ -120,7 +120,8 @@ def page(document: Document) -> str:
 
 def save_page(document: Document, path: str | os.PathLike[str]) -> Path:
     """Write :func:`page` to ``path`` atomically: never half a page."""
-    return write_atomically(path, page(document))
+    write_text_atomically(Path(path), page(document))
+    return Path(path)
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""The fifteen datasets: miniatures through the real loaders, and real files where they are."""
+"""The datasets: miniatures through the real loaders, and real files where they are."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from torch_geometric.loader import DataLoader
 from virgo.data import Dataset, load, load_arxiv, load_citation, names
 from virgo.errors import DataError
 from virgo.experiments.data.cache import final_folder
-from virgo.experiments.data.catalogue import CATALOGUE, ENTRIES, entry
-from virgo.experiments.data.checking import check, counted, expected
-from virgo.experiments.data.datasets import stratified
+from virgo.experiments.data.catalogue import CATALOGUE, ENTRIES, EXTRA_ENTRIES, entry
+from virgo.experiments.data.datasets import split_per_class, stratified
+from virgo.experiments.data.inventory import check, counted, expected
 from virgo.experiments.data.roots import locate
 
 EVERY = [row.name for row in ENTRIES]
@@ -196,6 +196,49 @@ def test_citation_graphs_have_rows_that_sum_to_one(name: str, root: Path) -> Non
     assert len(list((Path(os.environ["VIRGO_CACHE"]) / "processed").iterdir())) == 1
 
 
+EXTRA = [row.name for row in EXTRA_ENTRIES]
+
+
+@pytest.mark.parametrize("name", EXTRA)
+def test_extra_graphs_are_undirected_and_have_seeded_splits(name: str, root: Path) -> None:
+    raw = miniatures.write(name, root)
+    dataset, row = load(name, root), CATALOGUE[name]
+    ones = (raw["x"] > 0).astype(float)  # PyG keeps whether a word is there
+    np.testing.assert_allclose(dataset.data.x, ones / ones.sum(1, keepdims=True).clip(1), rtol=1e-6)
+    assert dataset.data.y.tolist() == raw["y"].tolist()
+    nodes = len(raw["y"])
+    assert columns(dataset.data) == both_ways([(i, (i + 1) % nodes) for i in range(nodes)])
+    assert dataset.num_classes == row.num_classes
+    for part, count in (("train", 20), ("valid", 30), ("test", 3)):
+        assert np.bincount(raw["y"][dataset.split[part]]).tolist() == [count] * row.num_classes
+    ids = torch.cat(list(dataset.split.values()))
+    assert sorted(ids.tolist()) == list(range(nodes))
+    masks = (dataset.data.train_mask, dataset.data.val_mask, dataset.data.test_mask)
+    for mask, part in zip(masks, dataset.split.values(), strict=True):
+        assert mask.nonzero().view(-1).tolist() == part.tolist()
+
+
+def test_a_split_follows_from_its_seed(root: Path) -> None:
+    miniatures.write("photo", root)
+    default, zero, other = (
+        load("photo", root),
+        load("photo", root, split=0),
+        load("photo", root, split=1),
+    )
+    state = torch.get_rng_state()
+    assert all(torch.equal(default.split[part], zero.split[part]) for part in default.split)
+    assert not torch.equal(default.split["train"], other.split["train"])
+    assert torch.equal(torch.get_rng_state(), state)
+    miniatures.write("cora", root)
+    for name in ("cora", "like:cora@0.1"):
+        with pytest.raises(DataError, match=rf"{name}: expected split=0 .* got 3\. Leave it out"):
+            load(name, root, split=3)
+    with pytest.raises(
+        DataError, match="more than 50 nodes of every class, got 50 of the smallest"
+    ):
+        split_per_class(np.arange(100) % 2, 0)
+
+
 def test_arxiv_with_all_its_files_is_the_same_either_way(root: Path) -> None:
     miniatures.write("ogbn-arxiv", root)
     data, remark = load_arxiv(root)
@@ -219,8 +262,10 @@ def test_old_name_of_the_species_file(root: Path) -> None:
 
 
 def test_names_and_strings(root: Path) -> None:
-    assert names() == tuple(EVERY)
+    assert names() == (*EVERY, "photo", "computers", "cs")
     assert len(EVERY) == 15
+    assert not any(row.extra for row in ENTRIES)
+    assert all(row.extra for row in EXTRA_ENTRIES)
     miniatures.write("ogbn-arxiv", root)
     assert str(load("OGBN-arxiv", root)) == (
         "ogbn-arxiv (node, accuracy): 30 nodes, 120 edge entries, 6 features, 40 outputs, "
@@ -237,9 +282,9 @@ def test_names_and_strings(root: Path) -> None:
 
 def test_generated_ones_come_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Dataset("like:cora@0.5", "node", Data(), {}, "accuracy", 7, "generated")
-    likeness = types.ModuleType("virgo.experiments.data.likeness")
-    likeness.like = lambda name, seed=0: {"like:cora@0.5": made}[name]  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "virgo.experiments.data.likeness", likeness)
+    stand_ins = types.ModuleType("virgo.experiments.data.stand_ins")
+    stand_ins.like = lambda name, seed=0: {"like:cora@0.5": made}[name]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "virgo.experiments.data.stand_ins", stand_ins)
     assert load("like:cora@0.5") is made
 
 
@@ -298,7 +343,7 @@ def test_a_miniature_is_not_as_published(root: Path) -> None:
 
 
 def test_every_published_count_is_looked_at(root: Path) -> None:
-    for row in ENTRIES:
+    for row in CATALOGUE.values():
         miniatures.write(row.name, root)
         assert expected(row).keys() <= counted(load(row.name, root)).keys()
 
@@ -308,7 +353,18 @@ def real(data_root: Path, own_cache: Path) -> Path:
     return data_root
 
 
-REAL = ["cora", "citeseer", "pubmed", "imdb-b", "imdb-m", "ogbl-ddi", "ogbg-molhiv"]
+REAL = [
+    "cora",
+    "citeseer",
+    "pubmed",
+    "photo",
+    "computers",
+    "cs",
+    "imdb-b",
+    "imdb-m",
+    "ogbl-ddi",
+    "ogbg-molhiv",
+]
 LONG = ["collab", "ogbg-molpcba"]
 
 

@@ -25,7 +25,7 @@ from torch_geometric.nn import GraphSAGE, SAGEConv
 from torch_geometric.sampler import NegativeSampling, NodeSamplerInput, SamplerOutput
 
 from virgo.errors import GraphError, OptionError
-from virgo.experiments.data.neighbours import InNeighbours, NeighborSampler, full_neighbours
+from virgo.experiments.data.neighbours import InNeighbours, NeighborSampler
 
 MASK = (1 << 64) - 1
 # Python 3.12 warns of a fork beside threads, which is how torch's loaders start their workers.
@@ -381,7 +381,7 @@ def test_threads_do_not_disturb_each_other() -> None:
 
 
 def test_an_interrupted_batch_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    from virgo.experiments.data import _sampling
+    from virgo.experiments.data import sampling_kernels
 
     data = power_law(200, 1500)
     sampler = NeighborSampler(data, [5, 5])
@@ -391,7 +391,7 @@ def test_an_interrupted_batch_leaves_nothing_behind(monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(_sampling, "forget", interrupt)
+        patch.setattr(sampling_kernels, "clear_positions", interrupt)
         with pytest.raises(KeyboardInterrupt):
             sample(sampler, range(10))
     assert same(before, sample(sampler, range(10)))
@@ -497,27 +497,26 @@ def test_blocks_give_a_layers_output() -> None:
     data = power_law(300, 3000)
     conv = SAGEConv(4, 6).double()
     x = data.x.double()
-    graph = InNeighbours.of(data)
+    sampler = NeighborSampler(data, [-1])
     whole = conv(x, data.edge_index)
     for nodes in torch.randperm(300, generator=torch.Generator().manual_seed(0)).split(70):
-        block = full_neighbours(graph, nodes)
-        targets = block.nodes[: block.num_targets]
+        block = sample(sampler, nodes)
+        targets = block.node[: block.num_sampled_nodes[0]]
         assert torch.equal(targets, nodes)
-        out = conv((x[block.nodes], x[targets]), block.edge_index)
+        out = conv((x[block.node], x[targets]), torch.stack([block.row, block.col]))
         torch.testing.assert_close(out, whole[nodes], rtol=1e-11, atol=1e-11)
 
 
 def test_blocks_hold_every_edge_once() -> None:
     data = power_law(300, 3000)
-    graph = InNeighbours.of(data)
-    blocks = [full_neighbours(graph, nodes) for nodes in torch.arange(300).split(41)]
-    edges = torch.cat([block.edges for block in blocks])  # type: ignore[misc]
+    sampler = NeighborSampler(data, [-1])
+    edges = torch.cat([sample(sampler, nodes).edge for nodes in torch.arange(300).split(41)])
     assert edges.sort().values.tolist() == list(range(3000))
-    without = full_neighbours(InNeighbours.of(data, edge_ids=False), torch.tensor([0]))
-    assert without.edges is None
+    without = NeighborSampler(InNeighbours.of(data, edge_ids=False), [-1])
+    assert sample(without, [0]).edge is None
 
 
-# --- the compressed graph ------------------------------------------------------------------------
+# --- the CSR form ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_sorted", [False, True])
@@ -539,9 +538,10 @@ def test_a_batch_costs_what_it_samples() -> None:
     source = torch.arange(40)
     data = Data(edge_index=torch.stack([source, source // 4]), num_nodes=1_000_000)
     sampler = NeighborSampler(data, [2, 2])
+    whole = NeighborSampler(sampler.graph, [-1])
     tracemalloc.start()
     sample(sampler, range(10))
-    full_neighbours(sampler.graph, torch.arange(10))
+    sample(whole, range(10))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 200_000  # the marker alone is four million bytes
@@ -601,7 +601,7 @@ def test_bad_nodes(nodes: Tensor, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         sample(sampler, nodes)
     with pytest.raises(OptionError, match=message):
-        full_neighbours(sampler.graph, nodes)
+        sample(NeighborSampler(sampler.graph, [-1]), nodes)
 
 
 def test_bad_edges_of_a_link_batch() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from virgo.errors import OptionError
 from virgo.experiments.assumptions.paper import Printed
 from virgo.graph.operators import Vector
-from virgo.report.files import save, versions
+from virgo.report.saving import save, versions
 from virgo.report.text import plain_numbers, text_table
 
 PRINTED = "as printed"

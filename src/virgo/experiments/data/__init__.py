@@ -1,11 +1,9 @@
-"""Graphs to work on: the paper's fifteen datasets from files at hand, and generated ones."""
+"""Datasets: the paper's fifteen from local files, and generated graphs."""
 
-from virgo.experiments.data.arxiv import load_arxiv
 from virgo.experiments.data.catalogue import names
-from virgo.experiments.data.citation import demo_graph, load_citation
 from virgo.experiments.data.datasets import Dataset
 from virgo.experiments.data.generators import citation_like
-from virgo.experiments.data.loading import load
+from virgo.experiments.data.loading import demo_graph, load, load_arxiv, load_citation
 from virgo.experiments.data.roots import find_root, user_cache
 
 __all__ = [

@@ -1,14 +1,14 @@
-"""Processed copies of datasets: made aside, renamed when complete, named after their content.
+"""Processed copies of datasets: made aside, renamed when complete, keyed by their content.
 
 A data root is only read. PyG's and OGB's loaders write beside what they read, so raw files are
-copied into the cache, processed there, and dropped again: ``processed/<folder>-<key>/`` holds what
-a loader needs to load without them. The key is a digest of the raw files, of the versions of the
-loaders and of our own preparation, so nothing is answered from an older copy.
+copied into the cache, processed there, and removed again: ``processed/<folder>-<key>/`` holds what
+a loader needs to load without them. The key is a digest of the raw files, the versions of the
+loaders and our own preprocessing, so an outdated copy is never used.
 
-Three things keep processes out of each other's way. The copy is made in a folder of its own and
-renamed into place, which is one step. A lock lets one process work while others wait for its
-result; the system frees it when its holder dies, however it dies. Where a file system has no locks
-two processes do the same work, and the second finds the first's copy in place and drops its own.
+Three things make this safe for concurrent processes. The copy is made in a temporary folder and
+renamed, which is atomic. A file lock lets one process work while others wait for its result; the
+system releases it when its holder dies. On a file system without locks two processes do the same
+work, and the second finds the first's copy and drops its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import contextlib
 import errno
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -29,16 +28,17 @@ from pathlib import Path
 import torch_geometric
 
 from virgo.errors import DataError
-from virgo.experiments.data.roots import Source, user_cache
+from virgo.experiments.data.roots import DataSource, user_cache
+from virgo.report.files import write_text_atomically
 
 Progress = Callable[..., None]
-"""``progress(done, total, what)``, as :func:`virgo.cli.progress.reporting` gives."""
+"""``progress(done, total, what)``, as :func:`virgo.cli.progress.reporting` returns."""
 
-PREPARATION = 1
+PREPROCESSING = 1
 """Raised whenever what we store of a dataset changes."""
 
 LARGE = 4 * 2**20
-"""Bytes from which a file's digest is remembered. Below, it is taken anew each time (2 ms)."""
+"""Bytes from which a file's digest is remembered. Below, it is computed each time (2 ms)."""
 
 FRESH = 2.0
 """Seconds after a change for which a digest is not remembered: file times may be that coarse."""
@@ -47,21 +47,24 @@ STEPS = 3
 
 
 def silent(done: int, total: int, what: str = "") -> None:
-    """Progress that nobody watches."""
+    """Progress that is not shown."""
 
 
 # --- the key -------------------------------------------------------------------------------------
 
 
-def final_folder(source: Source, *, hashing: bool = True) -> Path | None:
-    """Where the processed copy of ``source`` is, or will be.
+def final_folder(source: DataSource, *, hashing: bool = True) -> Path | None:
+    """The folder of the processed copy of ``source``, whether it exists or not.
 
     Args:
         source: a complete dataset.
-        hashing: take digests that are not remembered; otherwise the answer is ``None`` where one
-            would be needed, as there is no processed copy of a large file that nobody has read.
+        hashing: compute digests that are not remembered.
+
+    Returns:
+        The folder; ``None`` where a digest is needed and not ``hashing``, since there is no
+        processed copy of a large file that was never read.
     """
-    digest = hashlib.sha256(f"{PREPARATION} {torch_geometric.__version__}".encode())
+    digest = hashlib.sha256(f"{PREPROCESSING} {torch_geometric.__version__}".encode())
     if source.entry.kind == "ogb":
         from importlib.metadata import PackageNotFoundError, version
 
@@ -69,10 +72,10 @@ def final_folder(source: Source, *, hashing: bool = True) -> Path | None:
             digest.update(version("ogb").encode())
     paths = [source.archive] if source.archive else [source.path(file) for file in source.files]
     for path in paths:
-        one = _digest(path, hashing=hashing)
-        if one is None:
+        file_digest = _digest(path, hashing=hashing)
+        if file_digest is None:
             return None
-        digest.update(f"{path.name} {one}\n".encode())
+        digest.update(f"{path.name} {file_digest}\n".encode())
     return user_cache() / "processed" / f"{source.entry.folder}-{digest.hexdigest()[:16]}"
 
 
@@ -82,8 +85,8 @@ def _digest(path: Path, *, hashing: bool) -> str | None:
     if state.st_size < LARGE:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     stamp = [state.st_size, state.st_mtime_ns]
-    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
-    note = user_cache() / "digests" / f"{place}.json"
+    path_digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
+    note = user_cache() / "digests" / f"{path_digest}.json"
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         kept = json.loads(note.read_text(encoding="utf-8"))
         if kept["stamp"] == stamp:
@@ -96,30 +99,27 @@ def _digest(path: Path, *, hashing: bool) -> str | None:
             digest.update(block)
     if time.time() - state.st_mtime > FRESH:
         text = json.dumps({"path": str(path), "stamp": stamp, "sha256": digest.hexdigest()})
-        with contextlib.suppress(OSError):  # a cache that cannot be written to is said later
-            _write_aside(note, text)
+        with contextlib.suppress(OSError):  # a cache that is not writable is reported later
+            write_text_atomically(note, text)
     return digest.hexdigest()
-
-
-def _write_aside(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".", dir=path.parent)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(name, path)
 
 
 # --- making the copy -----------------------------------------------------------------------------
 
 
-def prepared(source: Source, process: Callable[[Path], None], progress: Progress = silent) -> Path:
-    """The folder with the processed copy of ``source``, made if it is not there.
+def prepared(
+    source: DataSource, process: Callable[[Path], None], progress: Progress = silent
+) -> Path:
+    """The folder with the processed copy of ``source``, which is made if it is not there.
 
     Args:
-        source: where the raw files are.
-        process: makes what the loader needs, given a folder that has a copy of the raw files where
-            the loader looks for them.
-        progress: is told what is going on.
+        source: the raw files.
+        process: makes what the loader needs, given a folder with a copy of the raw files where the
+            loader looks for them.
+        progress: called before each step.
+
+    Returns:
+        The folder.
 
     Raises:
         DataError: files are missing or damaged, or the cache cannot be written to.
@@ -133,23 +133,24 @@ def prepared(source: Source, process: Callable[[Path], None], progress: Progress
     with _locked(final, progress) as alone:
         if final.is_dir():  # made while we waited
             return final
-        if alone:
-            _sweep(final)
-        aside = _aside(final)
+        if alone:  # remove what a killed process has left; we hold its lock
+            for left in final.parent.glob(f".{final.name}-*"):
+                shutil.rmtree(left, ignore_errors=True)
+        temporary = _temporary_folder(final)
         try:
-            with _room():
+            with _disk_errors():
                 progress(1, STEPS, "copying")
-                _copy(source, aside / source.entry.folder)
+                _copy(source, temporary / source.entry.folder)
                 progress(2, STEPS, "preparing, once")
-                process(aside)
-            shutil.rmtree(aside / source.entry.folder / "raw")
-            _publish(aside, final)
+                process(temporary)
+            shutil.rmtree(temporary / source.entry.folder / "raw")
+            _publish(temporary, final)
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
     return final
 
 
-def _aside(final: Path) -> Path:
+def _temporary_folder(final: Path) -> Path:
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
@@ -157,15 +158,9 @@ def _aside(final: Path) -> Path:
         raise _unwritable(error) from error
 
 
-def _sweep(final: Path) -> None:
-    """Drop what a process that was killed has left; its lock is ours, so nobody works there."""
-    for left in final.parent.glob(f".{final.name}-*"):
-        shutil.rmtree(left, ignore_errors=True)
-
-
 @contextlib.contextmanager
-def _room() -> Iterator[None]:
-    """A full disk is no damaged file."""
+def _disk_errors() -> Iterator[None]:
+    """Tell a full disk from a damaged file."""
     try:
         yield
     except OSError as error:
@@ -181,7 +176,7 @@ def _unwritable(error: OSError) -> DataError:
     )
 
 
-def _copy(source: Source, folder: Path) -> None:
+def _copy(source: DataSource, folder: Path) -> None:
     for file in source.files:
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
     if source.archive is None:
@@ -193,20 +188,23 @@ def _copy(source: Source, folder: Path) -> None:
         with zipfile.ZipFile(source.archive) as packed:
             members = {Path(name).name: name for name in packed.namelist()}
             for file in source.files:
-                with packed.open(members[Path(file).name]) as one, open(folder / file, "wb") as out:
-                    shutil.copyfileobj(one, out, 2**20)
+                with (
+                    packed.open(members[Path(file).name]) as member,
+                    open(folder / file, "wb") as out,
+                ):
+                    shutil.copyfileobj(member, out, 2**20)
     except (zipfile.BadZipFile, zlib.error, EOFError, LookupError, ValueError) as error:
-        lack = isinstance(error, LookupError)
+        absent = isinstance(error, LookupError)
         raise DataError(
             f"{source.entry.name}: expected an intact {source.archive}, got "
-            f"{'no ' if lack else ''}{error}. Fetch it again."
+            f"{'no ' if absent else ''}{error}. Fetch it again."
         ) from error
 
 
-def _publish(aside: Path, final: Path) -> None:
+def _publish(temporary: Path, final: Path) -> None:
     try:
-        aside.chmod(0o755)  # mkdtemp's folders are their owner's only; a cache may be shared
-        aside.rename(final)
+        temporary.chmod(0o755)  # mkdtemp's folders are private; a cache may be shared
+        temporary.rename(final)
     except OSError:
         if not final.is_dir():
             raise
@@ -221,7 +219,7 @@ def _locked(final: Path, progress: Progress) -> Iterator[bool]:
 
         path = user_cache() / "locks" / f"{final.name}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = open(path, "a")  # noqa: SIM115  closed below, which frees the lock
+        handle = open(path, "a")  # noqa: SIM115  closed below, which releases the lock
     except ImportError:  # not a POSIX system
         yield False
         return

@@ -1,7 +1,7 @@
-"""The fifteen datasets of the paper's tables as data: one row each, no code that loads.
+"""The fifteen datasets of the paper's tables and three more, as data: no code that loads.
 
-Counts are those that PyG and OGB publish. What the loaders return is held against them by
-``virgo data check``; :mod:`virgo.experiments.data.likeness` generates stand-ins of these shapes.
+Counts are those that PyG and OGB publish. ``virgo data check`` compares what the loaders return
+with them; :mod:`virgo.experiments.data.stand_ins` generates stand-ins of these shapes.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ from virgo.errors import DataError
 
 @dataclass(frozen=True)
 class Entry:
-    """One dataset: where it lies, what must be there, and what it holds.
+    """One dataset: its folder, its required files and its published counts.
 
     Attributes:
         name: what :func:`virgo.data.load` takes.
         task: ``"node"``, ``"link"`` or ``"graph"``.
-        kind: which loader reads it: ``"planetoid"``, ``"tu"`` or ``"ogb"``.
+        kind: the loader that reads it: ``"planetoid"``, ``"tu"``, ``"ogb"``, ``"amazon"`` or
+            ``"coauthor"``.
         folder: its folder in a data root.
-        files: paths in that folder that must be there; a bar separates alternatives.
+        files: required paths in that folder; a bar separates alternatives.
         archive: a zip file in that folder that may stand for ``files``.
         num_nodes: nodes, of all graphs together.
-        num_edges: edges as published, of all graphs together; see ``undirected``. For link
-            prediction, training, validation and test edges together.
-        undirected: whether ``num_edges`` counts a pair of nodes once; otherwise it counts the
-            columns of ``edge_index``, or arcs where the graph is directed.
+        num_edges: edges as published, of all graphs together: pairs of nodes, arcs, or columns of
+            ``edge_index``. For link prediction, training, validation and test edges together.
         num_entries: columns of ``edge_index`` after our preparation; ``None`` where nobody has
             published that number.
         num_features: columns of ``x`` after our preparation; 0 where there are none (ddi).
         num_classes: outputs of a model: classes, or tasks where there are several; 0 for links.
         num_graphs: graphs.
-        num_tasks: how many things are predicted of a node or graph at once.
-        edge_features: columns of ``edge_attr``, as the files have them.
+        num_tasks: labels of one node or graph.
         metric: the benchmark's own.
-        split_type: OGB's name of its split; ``""`` for the public and the ten-fold one.
+        split_type: OGB's name of its split; ``"seeded"`` for one that is drawn per class
+            (:func:`virgo.experiments.data.datasets.split_per_class`), ``""`` for the public and the
+            ten-fold one.
         split: sizes of training, validation and test part; empty for ten folds.
+        extra: whether it is not in the paper's tables.
     """
 
     name: str
@@ -46,36 +47,89 @@ class Entry:
     files: tuple[str, ...]
     num_nodes: int
     num_edges: int
-    undirected: bool
     num_features: int
     num_classes: int
     metric: str
     num_entries: int | None = None
     num_graphs: int = 1
     num_tasks: int = 1
-    edge_features: int = 0
     split_type: str = ""
     split: tuple[int, ...] = ()
     archive: str | None = None
+    extra: bool = False
 
 
-PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+PLANETOID_FILES = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 """The endings of a Planetoid dataset's eight raw files."""
+
+TRAIN_PER_CLASS, VALID_PER_CLASS = 20, 30
+"""Training and validation nodes per class of a seeded split."""
 
 COUNTS = ("num-node-list", "num-edge-list")
 """OGB's lists of the sizes of graphs, also where there is one graph only."""
 
 
-def _planetoid(folder: str) -> tuple[str, ...]:
-    return tuple(f"raw/ind.{folder.lower()}.{part}" for part in PARTS)
+def _planetoid(folder: str, nodes: int, edges: int, features: int, classes: int) -> Entry:
+    return Entry(
+        name=folder.lower(),
+        task="node",
+        kind="planetoid",
+        folder=folder,
+        files=tuple(f"raw/ind.{folder.lower()}.{part}" for part in PLANETOID_FILES),
+        num_nodes=nodes,
+        num_edges=edges,
+        num_entries=edges,
+        num_features=features,
+        num_classes=classes,
+        metric="accuracy",
+        split=(20 * classes, 500, 1000),
+    )
 
 
-def _tu(folder: str) -> tuple[str, ...]:
+def _tu(
+    name: str, folder: str, graphs: int, nodes: int, edges: int, features: int, classes: int
+) -> Entry:
     parts = ("A", "graph_indicator", "graph_labels")
-    return tuple(f"raw/{folder}_{part}.txt" for part in parts)
+    return Entry(
+        name=name,
+        task="graph",
+        kind="tu",
+        folder=folder,
+        files=tuple(f"raw/{folder}_{part}.txt" for part in parts),
+        archive=f"{folder}.zip",
+        num_nodes=nodes,
+        num_edges=edges,
+        num_entries=edges,
+        num_features=features,
+        num_classes=classes,
+        num_graphs=graphs,
+        metric="accuracy",
+    )
 
 
-def _ogb(raw: str, split: str, ending: str = "csv.gz") -> tuple[str, ...]:
+def _npz(kind: str, folder: str, file: str, nodes: int, edges: int, *shape: int) -> Entry:
+    """A graph of Shchur et al. (2018), without a public split."""
+    features, classes = shape
+    train, valid = TRAIN_PER_CLASS * classes, VALID_PER_CLASS * classes
+    return Entry(
+        name=folder.lower(),
+        task="node",
+        kind=kind,
+        folder=folder,
+        files=(f"raw/{file}.npz",),
+        num_nodes=nodes,
+        num_edges=edges,
+        num_entries=edges,
+        num_features=features,
+        num_classes=classes,
+        metric="accuracy",
+        split_type="seeded",
+        split=(train, valid, nodes - train - valid),
+        extra=True,
+    )
+
+
+def _ogb_files(raw: str, split: str, ending: str = "csv.gz") -> tuple[str, ...]:
     # OGB asks on the terminal whether to delete the folder if the release note is not there.
     tables = (
         "|".join(f"raw/{name}.csv.gz" for name in table.split("|"))
@@ -86,60 +140,17 @@ def _ogb(raw: str, split: str, ending: str = "csv.gz") -> tuple[str, ...]:
 
 
 ENTRIES: tuple[Entry, ...] = (
-    Entry(
-        name="cora",
-        task="node",
-        kind="planetoid",
-        folder="Cora",
-        files=_planetoid("Cora"),
-        num_nodes=2708,
-        num_edges=10556,
-        undirected=False,
-        num_entries=10556,
-        num_features=1433,
-        num_classes=7,
-        metric="accuracy",
-        split=(140, 500, 1000),
-    ),
-    Entry(
-        name="citeseer",
-        task="node",
-        kind="planetoid",
-        folder="CiteSeer",
-        files=_planetoid("CiteSeer"),
-        num_nodes=3327,
-        num_edges=9104,
-        undirected=False,
-        num_entries=9104,
-        num_features=3703,
-        num_classes=6,
-        metric="accuracy",
-        split=(120, 500, 1000),
-    ),
-    Entry(
-        name="pubmed",
-        task="node",
-        kind="planetoid",
-        folder="PubMed",
-        files=_planetoid("PubMed"),
-        num_nodes=19717,
-        num_edges=88648,
-        undirected=False,
-        num_entries=88648,
-        num_features=500,
-        num_classes=3,
-        metric="accuracy",
-        split=(60, 500, 1000),
-    ),
+    _planetoid("Cora", nodes=2708, edges=10556, features=1433, classes=7),
+    _planetoid("CiteSeer", nodes=3327, edges=9104, features=3703, classes=6),
+    _planetoid("PubMed", nodes=19717, edges=88648, features=500, classes=3),
     Entry(
         name="ogbn-arxiv",
         task="node",
         kind="ogb",
         folder="ogbn_arxiv",
-        files=_ogb("node-feat node-label node_year", "time"),
+        files=_ogb_files("node-feat node-label node_year", "time"),
         num_nodes=169343,
         num_edges=1166243,
-        undirected=False,
         num_entries=2315598,
         num_features=128,
         num_classes=40,
@@ -152,15 +163,13 @@ ENTRIES: tuple[Entry, ...] = (
         task="node",
         kind="ogb",
         folder="ogbn_proteins",
-        files=_ogb("edge-feat node-label node_species|species", "species"),
+        files=_ogb_files("edge-feat node-label node_species|species", "species"),
         num_nodes=132534,
         num_edges=39561252,
-        undirected=True,
         num_entries=79122504,
         num_features=8,
         num_classes=112,
         num_tasks=112,
-        edge_features=8,
         metric="rocauc",
         split_type="species",
         split=(86619, 21236, 24679),
@@ -170,10 +179,9 @@ ENTRIES: tuple[Entry, ...] = (
         task="node",
         kind="ogb",
         folder="ogbn_products",
-        files=_ogb("node-feat node-label", "sales_ranking"),
+        files=_ogb_files("node-feat node-label", "sales_ranking"),
         num_nodes=2449029,
         num_edges=61859140,
-        undirected=True,
         num_entries=123718280,
         num_features=100,
         num_classes=47,
@@ -186,10 +194,9 @@ ENTRIES: tuple[Entry, ...] = (
         task="link",
         kind="ogb",
         folder="ogbl_ddi",
-        files=_ogb("", "target", "pt"),
+        files=_ogb_files("", "target", "pt"),
         num_nodes=4267,
         num_edges=1334889,
-        undirected=True,
         num_entries=2135822,
         num_features=0,
         num_classes=0,
@@ -202,10 +209,9 @@ ENTRIES: tuple[Entry, ...] = (
         task="link",
         kind="ogb",
         folder="ogbl_collab",
-        files=_ogb("node-feat edge_weight edge_year", "time", "pt"),
+        files=_ogb_files("node-feat edge_weight edge_year", "time", "pt"),
         num_nodes=235868,
         num_edges=1285465,
-        undirected=True,
         num_entries=2358104,
         num_features=128,
         num_classes=0,
@@ -218,10 +224,9 @@ ENTRIES: tuple[Entry, ...] = (
         task="link",
         kind="ogb",
         folder="ogbl_citation2",
-        files=_ogb("node-feat node_year", "time", "pt"),
+        files=_ogb_files("node-feat node_year", "time", "pt"),
         num_nodes=2927963,
         num_edges=30561187,
-        undirected=False,
         num_features=128,
         num_classes=0,
         metric="mrr",
@@ -233,10 +238,9 @@ ENTRIES: tuple[Entry, ...] = (
         task="link",
         kind="ogb",
         folder="ogbl_ppa",
-        files=_ogb("node-feat", "throughput", "pt"),
+        files=_ogb_files("node-feat", "throughput", "pt"),
         num_nodes=576289,
         num_edges=30326273,
-        undirected=True,
         num_entries=42463862,
         num_features=58,
         num_classes=0,
@@ -244,66 +248,19 @@ ENTRIES: tuple[Entry, ...] = (
         split_type="throughput",
         split=(21231931, 6062562, 3031780),
     ),
-    Entry(
-        name="imdb-b",
-        task="graph",
-        kind="tu",
-        folder="IMDB-BINARY",
-        files=_tu("IMDB-BINARY"),
-        archive="IMDB-BINARY.zip",
-        num_nodes=19773,
-        num_edges=193062,
-        undirected=False,
-        num_entries=193062,
-        num_features=136,
-        num_classes=2,
-        num_graphs=1000,
-        metric="accuracy",
-    ),
-    Entry(
-        name="imdb-m",
-        task="graph",
-        kind="tu",
-        folder="IMDB-MULTI",
-        files=_tu("IMDB-MULTI"),
-        archive="IMDB-MULTI.zip",
-        num_nodes=19502,
-        num_edges=197806,
-        undirected=False,
-        num_entries=197806,
-        num_features=89,
-        num_classes=3,
-        num_graphs=1500,
-        metric="accuracy",
-    ),
-    Entry(
-        name="collab",
-        task="graph",
-        kind="tu",
-        folder="COLLAB",
-        files=_tu("COLLAB"),
-        archive="COLLAB.zip",
-        num_nodes=372474,
-        num_edges=24572158,
-        undirected=False,
-        num_entries=24572158,
-        num_features=492,
-        num_classes=3,
-        num_graphs=5000,
-        metric="accuracy",
-    ),
+    _tu("imdb-b", "IMDB-BINARY", 1000, 19773, 193062, features=136, classes=2),
+    _tu("imdb-m", "IMDB-MULTI", 1500, 19502, 197806, features=89, classes=3),
+    _tu("collab", "COLLAB", 5000, 372474, 24572158, features=492, classes=3),
     Entry(
         name="ogbg-molhiv",
         task="graph",
         kind="ogb",
         folder="ogbg_molhiv",
-        files=_ogb("node-feat edge-feat graph-label", "scaffold"),
+        files=_ogb_files("node-feat edge-feat graph-label", "scaffold"),
         num_nodes=1049163,
         num_edges=1129688,
-        undirected=True,
         num_entries=2259376,
         num_features=9,
-        edge_features=3,
         num_classes=1,
         num_graphs=41127,
         metric="rocauc",
@@ -315,13 +272,11 @@ ENTRIES: tuple[Entry, ...] = (
         task="graph",
         kind="ogb",
         folder="ogbg_molpcba",
-        files=_ogb("node-feat edge-feat graph-label", "scaffold"),
+        files=_ogb_files("node-feat edge-feat graph-label", "scaffold"),
         num_nodes=11373137,
         num_edges=12309186,
-        undirected=True,
         num_entries=24618372,
         num_features=9,
-        edge_features=3,
         num_classes=128,
         num_tasks=128,
         num_graphs=437929,
@@ -331,11 +286,21 @@ ENTRIES: tuple[Entry, ...] = (
     ),
 )
 
-CATALOGUE: dict[str, Entry] = {entry.name: entry for entry in ENTRIES}
+EXTRA_ENTRIES: tuple[Entry, ...] = (
+    _npz("amazon", "Photo", "amazon_electronics_photo", 7650, 238162, 745, 8),
+    _npz("amazon", "Computers", "amazon_electronics_computers", 13752, 491722, 767, 10),
+    _npz("coauthor", "CS", "ms_academic_cs", 18333, 163788, 6805, 15),
+)
+"""Datasets that are not in the paper's tables."""
+
+CATALOGUE: dict[str, Entry] = {entry.name: entry for entry in (*ENTRIES, *EXTRA_ENTRIES)}
 
 
 def names() -> tuple[str, ...]:
     """The names that :func:`virgo.data.load` takes.
+
+    Returns:
+        The paper's fifteen, in the order of its tables, then ``photo``, ``computers`` and ``cs``.
 
     >>> names()[:4]
     ('cora', 'citeseer', 'pubmed', 'ogbn-arxiv')
@@ -344,15 +309,21 @@ def names() -> tuple[str, ...]:
 
 
 def entry(name: str) -> Entry:
-    """The row of a dataset, in any case.
+    """The catalogue's entry of a dataset.
+
+    Args:
+        name: its name, in upper or lower case.
+
+    Returns:
+        The entry.
 
     Raises:
         DataError: there is no such dataset.
     """
-    found = CATALOGUE.get(name.lower())
-    if found is None:
+    known = CATALOGUE.get(name.lower())
+    if known is None:
         raise DataError(
             f"name: expected one of {', '.join(CATALOGUE)}, or like:NAME for a generated stand-in, "
             f"got {name!r}. Choose one."
         )
-    return found
+    return known

@@ -1,4 +1,4 @@
-"""Generated graphs: stand-ins for real data where none is at hand."""
+"""A generated citation graph, for demonstrations and tests without data."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from virgo.errors import DataError
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from virgo.experiments.data.datasets import MASKS
+from virgo.experiments.data.random_graphs import Floats, Ints, add_edges, both_directions
 
 DEGREE_EXPONENT = 2.5
-"""Power-law exponent of the degree propensities: citation graphs lie between 2 and 3."""
+"""Power-law exponent of the degree propensities: between 2 and 3 in citation graphs."""
 
 TOPIC_SHARE = 0.09
-"""Share of a document's words that speak of its class; the rest is common vocabulary. Set so that
-features alone do clearly worse than features and graph together (``tests/test_data.py``)."""
+"""Share of a document's words that depend on its class; the rest is common vocabulary. Set so that
+features alone do clearly worse than features and graph together (``test_generators.py``)."""
 
 
 def citation_like(
@@ -45,20 +44,20 @@ def citation_like(
     over the vocabulary, mixed with a Zipf law over the words of the node's class.
 
     The defaults have Cora's shape, and a two-layer GCN does about as well as there. A block model
-    mixes faster than a real citation graph and its words tell less, so features alone and deep
-    plain networks do worse than on Cora. Cost is :math:`O(E + \mathrm{nnz})` up to the logarithm
-    of a sort, beside the dense zeros of ``x``. All draws come from ``seed``; global random state is
+    mixes faster than a real citation graph and its words are less informative, so features alone
+    and deep plain networks do worse than on Cora. The cost is :math:`O(E + \mathrm{nnz})` up to the
+    logarithm of a sort, plus the dense ``x``. All draws come from ``seed``; global random state is
     neither read nor changed.
 
     Args:
         num_nodes: Number of documents.
         num_classes: Number of classes; their sizes differ by up to a factor of three.
         num_features: Size of the vocabulary.
-        average_degree: Mean degree, at least 2, met exactly up to rounding to whole edges.
+        average_degree: Mean degree, at least 2; exact up to rounding to whole edges.
         words_per_node: Mean number of distinct words of a node, at most half the vocabulary
-            (near that bound, somewhat fewer are met).
+            (near that bound, somewhat fewer).
         homophily: Share of edges within a class.
-        train_per_class: Training nodes of every class. Where ``num_nodes`` does not suffice for
+        train_per_class: Training nodes per class. Where ``num_nodes`` does not suffice for
             the split, its three parts shrink in proportion.
         num_val: Validation nodes.
         num_test: Test nodes.
@@ -88,12 +87,12 @@ def citation_like(
         words_per_node,
     )
 
-    # A small graph gets a split in the same proportions, and still a training node of every class.
+    # A small graph has a split in the same proportions, with a training node of every class.
     share = min(1.0, num_nodes / max(num_classes * train_per_class + num_val + num_test, 1))
     train_per_class = max(int(share * train_per_class), 1)
     num_val, num_test = int(share * num_val), int(share * num_test)
 
-    # One stream per part: asking for more features must not change the graph.
+    # One stream per part: more features must not change the graph.
     streams = np.random.SeedSequence(seed).spawn(4)
     for_labels, for_edges, for_words, for_split = map(np.random.default_rng, streams)
     y = _labels(for_labels, num_nodes, num_classes, train_per_class)
@@ -137,7 +136,7 @@ class _ByClass:
         start, stop = self.cumulative[low], self.cumulative[high]
         mark = start + rng.random(label.size) * (stop - start)
         at = np.searchsorted(self.cumulative, mark, "right")
-        # Rounding may step over the end of a class by one: bring it back inside.
+        # Rounding may step over the end of a class by one.
         return np.asarray(self.order[np.clip(at - 1, low, high - 1)])
 
 
@@ -146,7 +145,7 @@ def _edges(
 ) -> Ints:
     """Both directions of ``num_edges`` distinct edges, sorted by source, then target."""
     num_nodes = y.size
-    # The largest of N draws from this law is about N^(1/(exponent-1)): no node is to exceed it.
+    # The largest of N draws from this law is about N^(1/(exponent-1)): a bound for all nodes.
     largest = num_nodes ** (1 / (DEGREE_EXPONENT - 1))
     theta = np.minimum(1 + rng.pareto(DEGREE_EXPONENT - 1, num_nodes), largest)
     ends = _ByClass(y, num_classes, theta)
@@ -161,8 +160,7 @@ def _edges(
         target = ends.draw(rng, label)
         loop = target == source
         target[loop] = (source[loop] + rng.integers(1, num_nodes, loop.sum())) % num_nodes
-        new = np.minimum(source, target) * num_nodes + np.maximum(source, target)
-        keys = _merge(keys, np.unique(new))
+        keys, _ = add_edges(keys, np.stack([source, target]), num_nodes)
         missing = num_edges - keys.size
         if missing <= 0:
             break
@@ -172,20 +170,11 @@ def _edges(
             f"citation_like: average_degree is too high for communities of this size, got "
             f"{keys.size} of {num_edges} distinct edges. Lower it or take more nodes."
         )
-    low, high = np.divmod(keys, num_nodes)
-    both = np.sort(np.concatenate([low * num_nodes + high, high * num_nodes + low]))
-    return np.stack(np.divmod(both, num_nodes))
-
-
-def _merge(old: Ints, new: Ints) -> Ints:
-    """The union of two sorted arrays without repetitions, in linear time but for the look-up."""
-    at = np.minimum(np.searchsorted(old, new), max(old.size - 1, 0))
-    fresh = new[old[at] != new] if old.size else new
-    return np.sort(np.concatenate([old, fresh]), kind="stable")
+    return both_directions(keys, num_nodes)
 
 
 def _cumulative(weight: Floats) -> Floats:
-    """Cumulative probabilities that end in exactly 1, so that no draw falls behind the last."""
+    """Cumulative probabilities that end in exactly 1, so that no draw exceeds the last."""
     total = np.cumsum(weight)
     return np.asarray(total / total[-1])
 
@@ -193,27 +182,27 @@ def _cumulative(weight: Floats) -> Floats:
 def _words(
     rng: np.random.Generator, y: Ints, num_classes: int, num_features: int, words_per_node: float
 ) -> tuple[Ints, Ints]:
-    """Node and word of every one in the bag-of-words matrix."""
+    """Row and column of every nonzero of the bag-of-words matrix."""
     zipf = 1 / np.arange(1, num_features + 1)
     common = _cumulative(zipf)
-    # A class speaks of its own part of the vocabulary, dealt out at random.
+    # Every class has its own random part of the vocabulary.
     vocabulary = rng.permutation(num_features)
     topic_size = num_features // num_classes
     topic = _cumulative(zipf[:topic_size])
 
-    # Twice as many as wanted are drawn; repeated words go, then what comes after the wanted number.
+    # Twice as many as wanted are drawn; repeated words are dropped, then any surplus.
     wanted = np.clip(rng.poisson(words_per_node, y.size), 1, num_features // 2)
     node = np.repeat(np.arange(y.size), 2 * wanted)
     word = np.searchsorted(common, rng.random(node.size), "right")
     own = rng.random(node.size) < TOPIC_SHARE
-    rank = np.searchsorted(topic, rng.random(own.sum()), "right")
-    word[own] = vocabulary[y[node[own]] * topic_size + rank]
+    topic_rank = np.searchsorted(topic, rng.random(own.sum()), "right")
+    word[own] = vocabulary[y[node[own]] * topic_size + topic_rank]
 
     _, first = np.unique(node * num_features + word, return_index=True)
     first.sort()
     node, word = node[first], word[first]
-    place = np.arange(node.size) - np.searchsorted(node, np.arange(y.size))[node]
-    keep = place < wanted[node]
+    rank = np.arange(node.size) - np.searchsorted(node, np.arange(y.size))[node]
+    keep = rank < wanted[node]
     return node[keep], word[keep]
 
 
@@ -225,12 +214,12 @@ def _masks(
     num_val: int,
     num_test: int,
 ) -> dict[str, NDArray[np.bool_]]:
-    """Planetoid's split: so many training nodes a class, then validation and test nodes."""
+    """Planetoid's split: training nodes per class, then validation and test nodes."""
     order = rng.permutation(y.size)
     by_class = order[np.argsort(y[order], kind="stable")]
     first = np.searchsorted(y[by_class], np.arange(num_classes))
     train = by_class[first[:, None] + np.arange(train_per_class)].ravel()
-    masks = {f"{part}_mask": np.zeros(y.size, dtype=np.bool_) for part in ("train", "val", "test")}
+    masks = {name: np.zeros(y.size, dtype=np.bool_) for name in MASKS}
     masks["train_mask"][train] = True
     rest = order[~masks["train_mask"][order]]
     masks["val_mask"][rest[:num_val]] = True

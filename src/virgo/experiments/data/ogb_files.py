@@ -1,4 +1,4 @@
-"""OGB's library and files: imported without a network, read without running what is in them."""
+"""OGB's library and files: imported without a network, read without running pickled code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,16 @@ from virgo.errors import DataError
 
 
 def ogb(module: str) -> Any:
-    """``ogb.<module>``, imported without its look for a newer version.
+    """Import ``ogb.<module>`` without its check for a newer version.
 
     ``ogb`` asks the package index for its newest version in a thread that keeps the interpreter
-    from ending while it waits. It does so only if it can import ``outdated``.
+    from exiting while it waits. It does so only if it can import ``outdated``.
+
+    Args:
+        module: name of the submodule.
+
+    Returns:
+        The module.
 
     Raises:
         DataError: ``ogb`` is not installed.
@@ -43,56 +49,55 @@ def ogb(module: str) -> Any:
 
 
 def evaluator(name: str) -> Any:
-    """OGB's own evaluator of a dataset, by its name: ``"ogbn-arxiv"``, ``"ogbl-ddi"``."""
-    kind = {"ogbn": "node", "ogbl": "link", "ogbg": "graph"}.get(name.split("-")[0])
-    if kind is None:
+    """OGB's own evaluator of a dataset.
+
+    Args:
+        name: ``"ogbn-arxiv"``, ``"ogbl-ddi"`` and so on.
+
+    Returns:
+        OGB's ``Evaluator``.
+
+    Raises:
+        DataError: the dataset is not one of OGB's, or ``ogb`` is not installed.
+    """
+    task = {"ogbn": "node", "ogbl": "link", "ogbg": "graph"}.get(name.split("-")[0])
+    if task is None:
         raise DataError(f"{name}: expected a dataset of OGB's, got another. Name one.")
-    return ogb(f"{kind}proppred").Evaluator(name)
+    return ogb(f"{task}proppred").Evaluator(name)
 
 
 _lock = threading.RLock()
 
 
-def _rebuild_under(module: str) -> Any:
-    """numpy's function that makes an array for a pickle to fill, under a name that it has had."""
+def _reconstruct_as(module: str) -> Callable[..., object]:
+    """numpy's function that makes an array for a pickle to fill, under a given module name."""
     rebuild: Any = np.empty(0).__reduce__()[0]
 
-    def _reconstruct(*args: Any) -> Any:
+    def _reconstruct(*args: object) -> object:
         return rebuild(*args)
 
     _reconstruct.__module__ = module
-    _reconstruct.__qualname__ = "_reconstruct"  # what the safe unpickler knows it by
+    _reconstruct.__qualname__ = "_reconstruct"  # the name that the safe unpickler looks up
     return _reconstruct
 
 
-# OGB's files are older than numpy 2, our miniatures and rebuilt files may be younger
-_REBUILD = tuple(map(_rebuild_under, ("numpy.core.multiarray", "numpy._core.multiarray")))
 _NUMBERS = ("int8", "int16", "int32", "int64", "uint8", "bool", "float16", "float32", "float64")
-
-
-def _names() -> list[Any]:
-    """What OGB's files name beside tensors: PyG's ``Data``, and numpy's arrays of numbers."""
-    kinds = {type(np.dtype(kind)) for kind in _NUMBERS}
-    return [
-        Data,
-        DataEdgeAttr,
-        DataTensorAttr,
-        GlobalStorage,
-        np.ndarray,
-        np.dtype,
-        *kinds,
-        *_REBUILD,
-    ]
+_SAFE: list[Any] = [  # what OGB's files name beside tensors: PyG's Data and numeric arrays
+    *(Data, DataEdgeAttr, DataTensorAttr, GlobalStorage, np.ndarray, np.dtype),
+    *{type(np.dtype(kind)) for kind in _NUMBERS},
+    # OGB's files are older than numpy 2, rebuilt ones may be younger
+    *map(_reconstruct_as, ("numpy.core.multiarray", "numpy._core.multiarray")),
+]
 
 
 @contextlib.contextmanager
 def readable() -> Iterator[None]:
     """Within, ``torch.load`` reads OGB's files with its safe loading left on.
 
-    Only what is not allowed already is allowed, as PyTorch's context manager takes away all that it
-    was given, also what others had allowed before.
+    Only what is not allowed yet is added: PyTorch's context manager removes everything it was
+    given when it ends, including what others had allowed before.
     """
     with _lock:
-        have = torch.serialization.get_safe_globals()
-        with torch.serialization.safe_globals([name for name in _names() if name not in have]):
+        allowed = torch.serialization.get_safe_globals()
+        with torch.serialization.safe_globals([item for item in _SAFE if item not in allowed]):
             yield

@@ -1,4 +1,4 @@
-"""Where datasets lie: data roots, which are only read, and the cache, which is written to."""
+"""Where datasets are: data roots, which are only read, and the cache, which is written to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ Root = str | os.PathLike[str] | None
 
 
 def user_cache() -> Path:
-    """The folder that Virgo may write to: ``VIRGO_CACHE``, else ``virgo`` in the user's cache."""
+    """The folder that Virgo may write to.
+
+    Returns:
+        ``VIRGO_CACHE``, else ``virgo`` in the user's cache.
+    """
     if chosen := os.environ.get("VIRGO_CACHE"):
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
@@ -26,21 +30,24 @@ def user_cache() -> Path:
 
 
 def find_root(root: Root = None) -> Path | None:
-    """The data root to read from, or ``None`` where there is none.
+    """The data root to read from.
 
     In this order: ``root``, the environment variable ``VIRGO_DATA``, ``../shared/data`` beside a
-    checkout of this project, the user's cache. The first two are what somebody asked for and are
-    taken as they are, so that a misspelt folder is an error at loading and not another folder; the
-    last two are taken if they exist.
+    checkout of this project, the user's cache. The first two were asked for and are taken as they
+    are, so that a misspelt folder is an error at loading and not another folder; the last two are
+    taken if they exist.
 
     Args:
         root: The folder that holds ``Cora/raw/``, ``ogbn_arxiv/raw/`` and so on.
+
+    Returns:
+        The folder, or ``None`` where there is none.
     """
     return next(iter(_roots(root)), None)
 
 
 def _roots(root: Root) -> list[Path]:
-    """One root if somebody asked for it; otherwise all that exist, to be looked through in turn."""
+    """The one root that was asked for, otherwise all that exist, to be searched in turn."""
     if root is not None:
         return [Path(root).expanduser()]
     if chosen := os.environ.get("VIRGO_DATA"):
@@ -59,14 +66,14 @@ def _checkouts() -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """A dataset's files in one data root.
 
     Attributes:
-        entry: which dataset.
+        entry: the dataset.
         folder: its folder in the root.
-        files: those of its required files that are there, as paths below ``folder``.
-        missing: those that are not.
+        files: its required files that are there, as paths below ``folder``.
+        missing: its required files that are not.
         archive: the zip file that holds ``files``, where they are not unpacked.
     """
 
@@ -83,25 +90,26 @@ class Source:
 
     @property
     def absent(self) -> bool:
-        """Whether nothing of it is there."""
+        """Whether none of its files is there."""
         return not self.files and self.archive is None
 
     def path(self, file: str) -> Path:
-        """Where a file is, or would be."""
+        """The path of a file, present or missing."""
         return self.folder / file
 
-    def require(self) -> Source:
-        """The source itself if it is complete.
+    def require(self) -> None:
+        """Check that the dataset can be loaded.
 
         Raises:
             DataError: files are missing; says which, and where they go.
         """
         if self.complete:
-            return self
+            return
         entry = self.entry
-        where = self.folder / "raw" if _all_raw(entry) else self.folder
+        all_raw = all(file.startswith("raw/") for file in entry.files)
+        where = self.folder / "raw" if all_raw else self.folder
         lack = ", ".join(
-            file.removeprefix("raw/") if _all_raw(entry) else file.replace("|", " or ")
+            file.removeprefix("raw/") if all_raw else file.replace("|", " or ")
             for file in self.missing
         )
         packed = f" (or {entry.archive} in {self.folder})" if entry.archive else ""
@@ -118,30 +126,29 @@ class Source:
         )
 
 
-def _all_raw(entry: Entry) -> bool:
-    return all(file.startswith("raw/") for file in entry.files)
-
-
-def locate(entry: Entry, root: Root = None) -> Source:
-    """Where a dataset's files are: the first root that has them all, else the first with some.
+def locate(entry: Entry, root: Root = None) -> DataSource:
+    """Find a dataset's files: in the first root that has them all, else the first with some.
 
     Args:
-        entry: which dataset.
+        entry: the dataset.
         root: see :func:`find_root`.
+
+    Returns:
+        The files there are, and those that are missing.
     """
-    found = [_look(entry, path / entry.folder) for path in _roots(root) or [user_cache()]]
-    whole = (source for source in found if source.complete)
-    some = (source for source in found if not source.absent)
-    return next(whole, None) or next(some, found[0])
+    sources = [_source_in(entry, path / entry.folder) for path in _roots(root) or [user_cache()]]
+    complete = (source for source in sources if source.complete)
+    partial = (source for source in sources if not source.absent)
+    return next(complete, None) or next(partial, sources[0])
 
 
-def _look(entry: Entry, folder: Path) -> Source:
+def _source_in(entry: Entry, folder: Path) -> DataSource:
     files, missing = [], []
     for wanted in entry.files:
-        there = [file for file in wanted.split("|") if (folder / file).is_file()]
-        files += there[:1]
-        missing += [] if there else [wanted]
+        present = [file for file in wanted.split("|") if (folder / file).is_file()]
+        files += present[:1]
+        missing += [] if present else [wanted]
     archive = folder / entry.archive if entry.archive else None
     if missing and archive is not None and archive.is_file():
-        return Source(entry, folder, tuple(entry.files), (), archive)
-    return Source(entry, folder, tuple(files), tuple(missing))
+        return DataSource(entry, folder, tuple(entry.files), (), archive)
+    return DataSource(entry, folder, tuple(files), tuple(missing))

@@ -16,7 +16,7 @@ import virgo
 from virgo.errors import OptionError, VirgoError
 from virgo.experiments.sweep.grids import Cell
 from virgo.experiments.tasks.outcome import is_out_of_memory
-from virgo.report.files import versions
+from virgo.report.saving import versions
 
 
 class Bench:

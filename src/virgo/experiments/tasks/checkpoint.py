@@ -24,7 +24,7 @@ from virgo.errors import DataError, OptionError
 from virgo.experiments.models import from_recipe
 from virgo.experiments.tasks.settings import Settings
 from virgo.experiments.tasks.training import Epoch, Task, Training
-from virgo.report.files import versions
+from virgo.report.saving import versions
 
 FORMAT = 1
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")

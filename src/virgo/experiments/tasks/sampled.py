@@ -25,7 +25,7 @@ class Sampling:
     """What all runs on samples of one graph share: its neighbour lists and operators."""
 
     def __init__(self, data: Any, operators: tuple[str, ...]) -> None:
-        from virgo.experiments.data.in_neighbours import InNeighbours  # compiles
+        from virgo.experiments.data.neighbours import InNeighbours  # compiles
 
         n = int(data.num_nodes)
         self.neighbours = InNeighbours.of(data, edge_ids=False)

@@ -149,7 +149,7 @@ def pt_file(path: Path) -> ArrayFile:
     def load() -> Columns:
         import torch
 
-        from virgo.experiments.data.saved import load_saved
+        from virgo.graph.torch_files import load_saved
 
         found = load_saved(path, map_location="cpu", mmap=True)
         while isinstance(found, tuple | list) and found:

@@ -81,7 +81,7 @@ class Merged:
         if data.get("x") is not None:
             self.x, self.nodes = data.x, slices["x"].long()
         elif data.get("degree") is not None and graphs[0].x is not None:
-            # virgo.experiments.data.preparation.OneHotDegree makes x when a graph is looked at
+            # virgo.experiments.data.preprocessing.OneHotDegree makes x when a graph is looked at
             self.ids, self.nodes = data.degree, slices["degree"].long()
         else:
             raise self._featureless(0)

@@ -1,12 +1,11 @@
-"""What the paper's protocol does to a dataset before a model sees it.
+"""Preprocessing of the datasets by the paper's protocol.
 
-Stored with the processed copy where it is long or saves memory, done at loading where it is quick.
+Stored with the processed copy where it is slow or saves memory, done at loading where it is quick.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,20 +13,35 @@ from torch_geometric.data import Data
 from torch_geometric.utils import degree, to_undirected
 
 BLOCK = 2**20
-"""Edges that are turned to double precision at a time."""
+"""Edges that are converted to double precision at a time."""
 
 
 def row_normalised(x: Tensor) -> Tensor:
-    """Features whose rows sum to one, as DGL prepares the citation graphs; zero rows stay zero."""
+    """Normalise rows to sum to one, as DGL does for the citation graphs.
+
+    Args:
+        x: features.
+
+    Returns:
+        New features; rows of zeros stay zero.
+    """
     total = x.sum(1, keepdim=True)
-    return torch.where(total == 0, x, x / total)
+    return x / total.masked_fill(total == 0, 1)
 
 
 def edge_means(edge_index: Tensor, edge_attr: Tensor, num_nodes: int) -> Tensor:
-    """Every node's mean over the edges that enter it, zero where none does.
+    """Mean features of the edges that enter each node.
 
-    Summed in double precision block by block: no copy of ``edge_attr``, and no rounding that would
-    grow with a node's degree.
+    Summed in double precision block by block: no copy of ``edge_attr``, and no rounding error that
+    grows with the degree.
+
+    Args:
+        edge_index: the edges.
+        edge_attr: features, one row per edge.
+        num_nodes: number of nodes.
+
+    Returns:
+        Features, one row per node; zero where no edge enters.
     """
     total = torch.zeros(num_nodes, edge_attr.size(1), dtype=torch.float64)
     for start in range(0, edge_attr.size(0), BLOCK):
@@ -44,8 +58,8 @@ def _arxiv(data: Data) -> Data:
 
 def _proteins(data: Data) -> Data:
     data.x = edge_means(data.edge_index, data.edge_attr, data.num_nodes)
-    del data.edge_attr  # 2.5 GB that nothing needs any more
-    data.y = data.y.float()  # 112 yes-or-no answers
+    del data.edge_attr  # 2.5 GB, no longer needed
+    data.y = data.y.float()  # 112 binary labels
     return data
 
 
@@ -78,6 +92,11 @@ def _with_degree(data: Data) -> Data:
     return data
 
 
+def _sparse(data: Data) -> Data:
+    data.x = data.x.to_sparse()  # 60 of CS's 6805 words per node: 24 MB instead of 500
+    return data
+
+
 BEFORE_STORING: dict[str, Callable[[Data], Data]] = {
     "ogbn-arxiv": _arxiv,
     "ogbn-proteins": _proteins,
@@ -88,18 +107,19 @@ BEFORE_STORING: dict[str, Callable[[Data], Data]] = {
     "imdb-b": _with_degree,
     "imdb-m": _with_degree,
     "collab": _with_degree,
+    "cs": _sparse,
 }
-"""The loaders' ``pre_transform`` by dataset. OGB gives the rest with both directions of an edge."""
+"""The loaders' ``pre_transform`` by dataset. Others have both directions of an edge already."""
 
 
 class OneHotDegree:
-    """Gives a graph its nodes' degrees as features when it is looked at.
+    """Transform that adds one-hot degrees as features when a graph is accessed.
 
-    All of COLLAB's features would take 0.7 GB, of which a batch needs little. ``degree`` stays
-    beside ``x``: a first layer may as well take the rows ``weight[degree]``.
+    All of COLLAB's features would take 0.7 GB, of which a batch needs little. ``degree`` is kept
+    beside ``x``: a first layer may use the rows ``weight[degree]`` instead.
 
     Args:
-        width: columns: the largest degree of the dataset and one for degree zero.
+        width: number of columns: the largest degree of the dataset plus one.
     """
 
     def __init__(self, width: int) -> None:
@@ -112,12 +132,3 @@ class OneHotDegree:
 
     def __repr__(self) -> str:
         return f"OneHotDegree({self.width})"
-
-
-def masks(split: dict[str, Tensor], num_nodes: int) -> dict[str, Tensor]:
-    """A node split as the masks that PyG's users expect."""
-    made: dict[str, Any] = {}
-    for part, name in (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask")):
-        made[name] = torch.zeros(num_nodes, dtype=torch.bool)
-        made[name][split[part]] = True
-    return made

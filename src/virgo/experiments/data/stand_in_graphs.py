@@ -1,23 +1,27 @@
-"""Generated sets of small graphs: ego networks like IMDB's and COLLAB's, molecules like OGB's."""
+"""Stand-ins for datasets of graphs: ego networks like IMDB and COLLAB, molecules like OGB's."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
 from virgo.experiments.data.catalogue import Entry
-from virgo.experiments.data.configuration import triangle
-from virgo.experiments.data.degree_shapes import DENSITIES, SIZE_AND_DENSITY, SIZES, whole
-from virgo.experiments.data.preparation import OneHotDegree
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from virgo.experiments.data.datasets import PARTS
+from virgo.experiments.data.preprocessing import OneHotDegree
+from virgo.experiments.data.random_graphs import (
+    DENSITIES,
+    SIZE_AND_DENSITY,
+    SIZES,
+    Floats,
+    Ints,
+    triangle,
+    whole_numbers,
+)
 
 CLASS_SHARES = {"imdb-b": (1, 1), "imdb-m": (1, 1, 1), "collab": (2600, 775, 1625)}
-"""Sizes of the classes, in proportion."""
+"""Relative sizes of the classes."""
 
 # Frequencies in ogbg-molhiv: element, chirality, (degree: from the graph), charge, hydrogens,
 # radicals, hybridisation, aromatic, in a ring; then kind, stereo and conjugation of bonds.
@@ -39,7 +43,7 @@ BONDS: tuple[dict[int, float], ...] = (
 )
 DEGREE_COLUMN, LARGEST_DEGREE = 2, 10
 RING = 5
-"""A bond from an atom to the one this many places on closes a ring of six."""
+"""A bond from an atom to the one this many positions later closes a ring of six."""
 
 POSITIVES = {"ogbg-molhiv": (0.035, 0.035), "ogbg-molpcba": (1e-4, 0.03)}
 """Range of the share of positive labels of a task."""
@@ -54,29 +58,32 @@ MISSING = {"ogbg-molhiv": 0.0, "ogbg-molpcba": 0.39}
 def ego_networks(
     row: Entry, graphs: int, nodes: int, edges: int, rng: np.random.Generator
 ) -> list[Data]:
-    """Graphs in which one node is tied to all others, and the others at random.
+    """Graphs in which one node is connected to all others, and the others at random.
 
-    Sizes and densities are distributed as in the dataset, and correlated as there. The degree is
-    given as ``degree`` and, one-hot, as ``x``.
+    Sizes and densities are distributed and correlated as in the dataset. The degree is in
+    ``degree`` and, one-hot, in ``x``.
 
     Args:
-        row: which dataset.
-        graphs: how many.
-        nodes: of all graphs together.
-        edges: of all graphs together.
-        rng: of every draw.
+        row: the dataset.
+        graphs: number of graphs.
+        nodes: nodes of all graphs together.
+        edges: edges of all graphs together.
+        rng: generator of every draw.
+
+    Returns:
+        The graphs.
     """
     normal = rng.standard_normal((2, graphs))
-    tied = SIZE_AND_DENSITY[row.name]
-    normal[1] = tied * normal[0] + np.sqrt(1 - tied**2) * normal[1]
+    correlation = SIZE_AND_DENSITY[row.name]
+    normal[1] = correlation * normal[0] + np.sqrt(1 - correlation**2) * normal[1]
     size_rank, density_rank = np.argsort(np.argsort(normal, axis=1), axis=1)
-    size = whole(SIZES[row.name].spread(graphs), nodes, 3, row.num_features, rng)[size_rank]
+    size = whole_numbers(SIZES[row.name].spread(graphs), nodes, 3, row.num_features, rng)[size_rank]
     density = DENSITIES[row.name].spread(graphs)[density_rank]
     number = _edge_numbers(size, density, edges)
     share = np.cumsum(CLASS_SHARES[row.name]) / sum(CLASS_SHARES[row.name])
     labels = rng.permutation(np.searchsorted(share, (np.arange(graphs) + 0.5) / graphs))
     one_hot = OneHotDegree(row.num_features)
-    made = []
+    networks = []
     for n, m, label in zip(size, number, labels, strict=True):
         others = (n - 1) * (n - 2) // 2
         drawn = triangle(rng.choice(others, m - (n - 1), replace=False, shuffle=False))
@@ -92,12 +99,12 @@ def ego_networks(
             edge_index=torch.from_numpy(both), y=torch.tensor([int(label)]), num_nodes=int(n)
         )
         data.degree = torch.from_numpy(np.bincount(both[0], minlength=n))
-        made.append(one_hot(data))
-    return made
+        networks.append(one_hot(data))
+    return networks
 
 
 def _edge_numbers(size: Ints, density: Floats, total: int) -> Ints:
-    """Edges of every graph: at least a star, at most all pairs, ``total`` together if possible."""
+    """Edges per graph: at least a star, at most all pairs, ``total`` together if possible."""
     least, most = size - 1, size * (size - 1) // 2
     low, high = 0.0, 50.0
     for _ in range(60):  # bisection: the sum grows with the factor
@@ -113,21 +120,24 @@ def _edge_numbers(size: Ints, density: Floats, total: int) -> Ints:
 def molecules(
     row: Entry, nodes: int, edges: int, sizes: tuple[int, ...], rng: np.random.Generator
 ) -> tuple[list[Data], dict[str, Tensor]]:
-    """Trees with branches, closed to rings; atoms and bonds within OGB's vocabularies.
+    """Branching trees closed to rings; atoms and bonds within OGB's vocabularies.
 
     Each column of features has the frequencies of ogbg-molhiv; the column for the degree is the
     graph's own, the others are independent. Every part has a positive and a negative label of
-    every task, so that OGB's evaluators have something to say.
+    every task, as OGB's evaluators need.
 
     Args:
-        row: which dataset.
-        nodes: of all graphs together.
+        row: the dataset.
+        nodes: nodes of all graphs together.
         edges: bonds of all graphs together.
-        sizes: how many graphs for training, validation and test.
-        rng: of every draw.
+        sizes: number of graphs for training, validation and test.
+        rng: generator of every draw.
+
+    Returns:
+        The graphs, and their split.
     """
     graphs = sum(sizes)
-    size = whole(SIZES[row.name].spread(graphs), nodes, 2, nodes, rng)
+    size = whole_numbers(SIZES[row.name].spread(graphs), nodes, 2, nodes, rng)
     size = rng.permutation(size)
     bonds, per_graph = _bonds(size, edges, rng)
     both = np.stack([bonds, bonds[::-1]], axis=2).reshape(2, -1)  # OGB's order: there and back
@@ -147,25 +157,24 @@ def molecules(
         y.split(1),
         strict=True,
     )
-    made = [
+    data = [
         Data(x=x, edge_index=index.contiguous(), edge_attr=attr, y=label, num_nodes=x.size(0))
         for x, index, attr, label in pieces
     ]
-    names = ("train", "valid", "test")
-    return made, {p: torch.from_numpy(np.sort(ids)) for p, ids in zip(names, parts, strict=True)}
+    return data, {p: torch.from_numpy(np.sort(ids)) for p, ids in zip(PARTS, parts, strict=True)}
 
 
 def _bonds(size: Ints, total: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Bonds by number of atom within its molecule, molecule by molecule; and how many of each."""
+    """Bonds as pairs of atoms numbered within their molecule, and the number per molecule."""
     graphs, nodes = size.size, int(size.sum())
     start = np.cumsum(size) - size
     of = np.repeat(np.arange(graphs), size)
     atom = np.arange(nodes) - start[of]
-    # Three of four atoms follow the one before; others branch off two or three places back.
+    # Three of four atoms follow the previous one; others branch off two or three earlier.
     back = np.where(rng.random(nodes) < 0.75, 1, rng.integers(2, 4, nodes))
     child = atom > 0
     tree = np.stack([np.maximum(atom - back, 0), atom])[:, child]
-    # Rings in proportion to size, spread over the molecule, one in each stretch of its own.
+    # Rings in proportion to size, spread over the molecule without overlap.
     room = np.maximum(size - RING, 0)
     rings = np.zeros(graphs, dtype=np.int64)
     wanted = min(max(total - (nodes - graphs), 0), int(room.sum()))

@@ -1,9 +1,9 @@
 """``like:NAME[@scale]``: generated stand-ins with the shape of a dataset, for speed and variance.
 
-A stand-in has the dataset's numbers of nodes and edges times the scale, its distribution of
-degrees, its feature and class shape, its split's shares and the same fields under the same names
-as what :func:`virgo.data.load` returns. What it says of a model's accuracy means nothing, and
-every output made from it must show :attr:`virgo.data.Dataset.generated`.
+A stand-in has the dataset's numbers of nodes and edges times the scale, its degree distribution,
+its numbers of features and classes, its split's shares and the same fields as what
+:func:`virgo.data.load` returns. A model's accuracy on it means nothing, and every output made from
+it must show :attr:`virgo.data.Dataset.generated`.
 """
 
 from __future__ import annotations
@@ -13,42 +13,63 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
 from virgo.errors import DataError
 from virgo.experiments.data.catalogue import Entry, entry
-from virgo.experiments.data.configuration import both_directions, key_of, random_edges
-from virgo.experiments.data.datasets import Dataset
-from virgo.experiments.data.degree_shapes import DEGREES, whole
+from virgo.experiments.data.datasets import PARTS, Dataset, masks_of, split_of
 from virgo.experiments.data.generators import citation_like
-from virgo.experiments.data.like_graphs import ego_networks, molecules
-from virgo.experiments.data.like_links import CANDIDATES, held_out
-from virgo.experiments.data.preparation import masks, row_normalised
+from virgo.experiments.data.preprocessing import row_normalised
+from virgo.experiments.data.random_graphs import (
+    DEGREES,
+    Ints,
+    both_directions,
+    contains,
+    key_of,
+    random_edges,
+    whole_numbers,
+)
+from virgo.experiments.data.stand_in_graphs import ego_networks, molecules
 
-Ints = NDArray[np.int64]
+WORDS = {
+    "cora": 18.3,
+    "citeseer": 31.6,
+    "pubmed": 50.1,
+    "photo": 258.8,
+    "computers": 267.2,
+    "cs": 59.6,
+}
+"""Mean number of distinct words per document."""
 
-WORDS = {"cora": 18.3, "citeseer": 31.6, "pubmed": 50.1}
-"""Mean number of distinct words of a document."""
+NEGATIVES = {
+    "ogbl-ddi": (101882, 95599),
+    "ogbl-collab": (100000, 100000),
+    "ogbl-ppa": (3000000, 3000000),
+}
+"""Validation and test negatives of the datasets ranked by hits."""
 
-PARTS = ("train", "valid", "test")
+CANDIDATES = 1000
+"""Negative targets per source in ogbl-citation2, at every scale."""
 
 
 def like(name: str, seed: int = 0) -> Dataset:
-    """A generated stand-in for a dataset.
+    """Generate a stand-in for a dataset.
 
-    Features and classes keep their number at every scale, and so do degrees, as far as a smaller
-    graph can have them. All draws come from ``seed``; the same name and seed give the same graph.
-    Features are normal about a mean of their class (arxiv, products, collab, citation2), words
-    (cora, citeseer, pubmed), one of 58 kinds (ppa), or shares (proteins), and classes are tied
-    more often to themselves as in the real graph. Splits are random. ogbl-collab's has no
-    repeated edges. Links held out are edges of the same graph, negatives are pairs without an edge.
+    The numbers of features and classes are the same at every scale, and so are degrees, as far as
+    a smaller graph can have them. All draws come from ``seed``; the same name and seed give the
+    same graph. Features are normal about a mean per class (arxiv, products, collab, citation2),
+    words (citation graphs, photo, computers, cs), one of 58 kinds (ppa), or shares (proteins), and
+    the homophily is that of the real graph. Splits are random. ogbl-collab's stand-in has no
+    repeated edges. Held-out links are edges of the same graph, negatives are pairs without one.
 
     Args:
         name: ``like:`` and one of :func:`virgo.data.names`, then ``@`` and the scale if it is
             not 1.
-        seed: of every draw.
+        seed: seed of every draw.
+
+    Returns:
+        The stand-in.
 
     Example:
         >>> print(like("like:cora@0.5"))
@@ -56,11 +77,10 @@ def like(name: str, seed: int = 0) -> Dataset:
         70/250/500 split [generated: like cora, scale 0.5]
 
     Raises:
-        DataError: the name is unknown, or the scale leaves too little.
+        DataError: the name is unknown, or the scale is too small.
     """
     row, scale = _parse(name)
     streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(4)]
-    split: Any
     if row.task == "graph":
         data, split = _graphs(row, scale, name, streams[0])
     elif row.task == "link":
@@ -79,9 +99,9 @@ def like(name: str, seed: int = 0) -> Dataset:
 
 
 def _parse(name: str) -> tuple[Entry, float]:
-    start, _, rest = name.partition(":")
+    prefix, _, rest = name.partition(":")
     plain, at, number = rest.partition("@")
-    if start.lower() != "like" or not plain:
+    if prefix.lower() != "like" or not plain:
         raise DataError(
             f"like: expected like:NAME or like:NAME@scale, got {name!r}. Write like:cora@0.5."
         )
@@ -109,7 +129,7 @@ def _enough(name: str, what: str, number: int, least: int) -> None:
 
 def _parts(row: Entry, number: int, of: int, name: str, least: int) -> tuple[int, ...]:
     """Sizes of a split with the shares of the real one."""
-    bounds = np.rint(np.cumsum(row.split) * (number / of)).astype(int)  # all there is, if all
+    bounds = np.rint(np.cumsum(row.split) * (number / of)).astype(int)  # covers all if it does
     sizes = tuple(np.diff(bounds, prepend=0).tolist())
     for part, size in zip(PARTS, sizes, strict=True):
         _enough(name, f"items in the {part} part", size, least)
@@ -124,7 +144,7 @@ def _node(
 ) -> tuple[Data, dict[str, Tensor]]:
     number = _scaled(row.num_nodes, scale)
     _enough(name, "nodes", number, 2 * row.num_classes + 8)
-    if row.kind == "planetoid":
+    if row.name in WORDS:
         data = _documents(row, number, scale, seed, streams[2])
         labels = data.y.numpy()
     else:
@@ -135,14 +155,15 @@ def _node(
         parts = np.split(order, np.cumsum(sizes))[:3]
         labels = None if several else _classes(row.num_classes, order, streams[1])
         data = Data(x=_features(row, labels, number, streams[2]))
-        data.y = _answers(row, parts, number, streams[1]) if several else torch.from_numpy(labels)
+        data.y = (
+            _binary_labels(row, parts, number, streams[1]) if several else torch.from_numpy(labels)
+        )
         split = {p: torch.from_numpy(np.sort(ids)) for p, ids in zip(PARTS, parts, strict=True)}
-        data.update(masks(split, number))
+        data.update(masks_of(split, number))
     edges = _scaled((row.num_entries or 0) // 2, scale)
     keys = _edges(row, number, edges, 0, labels, name, streams[0])
     data.edge_index = torch.from_numpy(both_directions(keys, number))
-    found = (data.train_mask, data.val_mask, data.test_mask)
-    return data, {p: mask.nonzero().view(-1) for p, mask in zip(PARTS, found, strict=True)}
+    return data, split_of(data)
 
 
 def _edges(
@@ -154,14 +175,14 @@ def _edges(
     name: str,
     rng: np.random.Generator,
 ) -> Ints:
-    """Keys of edges with the dataset's degrees; ``apart`` pairs must be left without one."""
+    """Keys of edges with the dataset's degrees; ``apart`` pairs must stay unconnected."""
     pairs, shape = number * (number - 1) // 2, DEGREES[row.name]
     if edges + apart > 0.98 * pairs:
         raise DataError(
             f"{name}: expected at most {int(0.98 * pairs)} pairs among {number} nodes, got {edges} "
             f"edges and {apart} negatives. Take a larger scale: degrees stay as they are."
         )
-    degrees = whole(shape.spread(number), 2 * edges, 1, number - 1, rng)
+    degrees = whole_numbers(shape.spread(number), 2 * edges, 1, number - 1, rng)
     return random_edges(rng, rng.permutation(degrees), labels, shape.homophily)
 
 
@@ -179,7 +200,7 @@ def _documents(row: Entry, number: int, scale: float, seed: int, rng: np.random.
         num_test=max(_scaled(test, scale), 1),
         seed=seed,
     )
-    if row.name == "pubmed":  # weights of words there, of which the logarithm varies by 0.76
+    if row.name == "pubmed":  # whose words have weights; the standard deviation of their logarithm
         weight = rng.lognormal(0, 0.76, data.x.shape).astype(np.float32)
         data.x *= torch.from_numpy(weight)
     data.x = row_normalised(data.x)
@@ -187,15 +208,15 @@ def _documents(row: Entry, number: int, scale: float, seed: int, rng: np.random.
 
 
 def _classes(number: int, order: Ints, rng: np.random.Generator) -> Ints:
-    """Labels whose frequencies fall as 1/rank; every class has a node early in ``order``."""
+    """Labels with frequencies as 1/rank; every class has a node early in ``order``."""
     share = 1 / np.arange(1, number + 1)
     labels = rng.choice(number, order.size, p=share / share.sum())
     labels[order[:number]] = np.arange(number)
     return labels.astype(np.int64)
 
 
-def _answers(row: Entry, parts: list[Ints], number: int, rng: np.random.Generator) -> Tensor:
-    """Many yes-or-no answers, rare ones and common ones; every part has both of each."""
+def _binary_labels(row: Entry, parts: list[Ints], number: int, rng: np.random.Generator) -> Tensor:
+    """Binary labels of several tasks, rare and common ones; every part has both values."""
     share = rng.uniform(0.01, 0.25, row.num_tasks)
     y = (rng.random((number, row.num_tasks)) < share).astype(np.float32)
     for part in parts:
@@ -239,13 +260,80 @@ def _link(
     _enough(name, "nodes", number, CANDIDATES if row.name == "ogbl-citation2" else 20)
     _enough(name, "held-out edges", min(sizes[1:]), 1)
     keys = _edges(row, number, sum(sizes), sizes[1] + sizes[2], None, name, streams[0])
-    train, split = held_out(row, keys, number, sizes, scale, streams[1])
+    train, split = _held_out(row, keys, number, sizes, scale, streams[1])
     data = Data(edge_index=torch.from_numpy(both_directions(train, number)), num_nodes=number)
     if row.num_features:
         data.x = _features(row, None, number, streams[2])
     if row.name == "ogbl-collab":
-        # Both entries of a pair share what is said of the collaboration.
+        # Both directions of an edge have the same weight and year.
         pair = np.searchsorted(train, key_of(data.edge_index.numpy(), number))
         data.edge_weight = split["train"]["weight"][pair].float()
         data.edge_year = split["train"]["year"][pair]
     return data, split
+
+
+def _held_out(
+    row: Entry, keys: Ints, number: int, sizes: list[int], scale: float, rng: np.random.Generator
+) -> tuple[Ints, dict[str, Any]]:
+    """Training edges as sorted keys, and a split in the form of OGB's ``get_edge_split()``."""
+    order = rng.permutation(keys.size)
+    bounds = np.cumsum(sizes)[:2]
+    parts = [keys[np.sort(part)] for part in np.split(order, bounds)]
+    negatives = [0, *(max(round(n * scale), 1) for n in NEGATIVES.get(row.name, (0, 0)))]
+    split: dict[str, Any] = {}
+    for part, chosen, missing in zip(PARTS, parts, negatives, strict=True):
+        ends = _directed(chosen, number, rng)
+        if row.name == "ogbl-citation2":
+            split[part] = {"source_node": ends[0], "target_node": ends[1]}
+            if part != "train":
+                split[part]["target_node_neg"] = _candidates(keys, ends[0], number, rng)
+        else:
+            split[part] = {"edge": ends.T.copy()}
+            if row.name == "ogbl-collab":
+                split[part] |= _collaborations(part, chosen.size, rng)
+            if part != "train":
+                split[part]["edge_neg"] = _negatives(keys, number, missing, rng)
+    tensors = {
+        part: {key: torch.from_numpy(np.ascontiguousarray(v)) for key, v in fields.items()}
+        for part, fields in split.items()
+    }
+    return parts[0], tensors
+
+
+def _directed(keys: Ints, number: int, rng: np.random.Generator) -> Ints:
+    """Each edge once, in a random direction."""
+    low, high = np.divmod(keys, number)
+    swap = rng.random(keys.size) < 0.5
+    return np.stack([np.where(swap, high, low), np.where(swap, low, high)])
+
+
+def _collaborations(part: str, number: int, rng: np.random.Generator) -> dict[str, Ints]:
+    """Number and year of collaborations; the real dataset is split by year."""
+    recent = {"valid": 2018, "test": 2019}.get(part)
+    year = 2017 - np.minimum(rng.geometric(0.12, number) - 1, 54)
+    return {
+        "weight": rng.geometric(0.75, number),
+        "year": year if recent is None else np.full(number, recent),
+    }
+
+
+def _negatives(keys: Ints, number: int, wanted: int, rng: np.random.Generator) -> Ints:
+    """Uniform pairs without an edge, ``[wanted, 2]``, by rejection."""
+    pairs = rng.integers(0, number, (2, wanted))
+    bad = np.arange(wanted)
+    while bad.size:
+        drawn = pairs[:, bad]
+        bad = bad[(drawn[0] == drawn[1]) | contains(keys, key_of(drawn, number))]
+        pairs[:, bad] = rng.integers(0, number, (2, bad.size))
+    return pairs.T.copy()
+
+
+def _candidates(keys: Ints, source: Ints, number: int, rng: np.random.Generator) -> Ints:
+    """Uniform nodes that the source has no edge to, ``[sources, CANDIDATES]``."""
+    targets = rng.integers(0, number, (source.size, CANDIDATES))
+    bad = np.indices(targets.shape).reshape(2, -1)
+    while bad.size:
+        ends = np.stack([source[bad[0]], targets[bad[0], bad[1]]])
+        bad = bad[:, (ends[0] == ends[1]) | contains(keys, key_of(ends, number))]
+        targets[bad[0], bad[1]] = rng.integers(0, number, bad.shape[1])
+    return targets
