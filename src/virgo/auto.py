@@ -21,8 +21,8 @@ from torch import nn
 from virgo.balance import Unit, balance, find_units, residual_branches
 from virgo.errors import VirgoError
 from virgo.network.inputs import Inputs
+from virgo.network.losses import InferredLoss
 from virgo.network.modules import is_linear
-from virgo.network.probe import DefaultLoss
 from virgo.network.profile import Profile, as_in_training, extent, profile
 from virgo.planning import Options, named_plan
 from virgo.plans import Plan, Row
@@ -102,7 +102,7 @@ def choose(model: nn.Module, inputs: Inputs, options: Options) -> Plan:
     Returns:
         The best candidate's plan, or one without rows if nothing beats the model as it is.
     """
-    loss = options.loss or DefaultLoss(options.seed)
+    loss = options.loss or InferredLoss(options.seed)
     sample = _sample(inputs, options.seed)
     units = find_units(model)
     with as_in_training(model, weights=True):

@@ -147,7 +147,7 @@ def balance(
     step = 1.0
     for _ in range(PASSES):
         change = solve(best.seen, usable, quiet_branches)
-        if max((abs(t) for t in change.values()), default=0.0) * step < 0.02:
+        if max((abs(t) for t in change.values()), default=0.0) * step < 0.05:
             break
         factors = {
             path: best.factors[path] + step * t / (2 * usable[path].strength)
@@ -156,13 +156,10 @@ def balance(
         with _scaled(model, usable, factors):
             seen = profile(model, inputs, forward, loss)
         trial = State(factors, seen, cost(seen, quiet_branches))
-        _learn_strengths(usable, best, trial)
-        if trial.cost < best.cost - 1e-3:
-            gained = best.cost - trial.cost
+        surprised = _learn_strengths(usable, best, trial)
+        if trial.cost < best.cost:
             best, step = trial, min(1.0, 1.5 * step)
-            if gained < 0.02:
-                break
-        else:
+        elif not surprised:
             step *= 0.4
     return best.factors, best.seen
 
@@ -200,7 +197,7 @@ def solve(seen: Profile, units: dict[str, Unit], quiet_branches: bool) -> dict[s
         blocks.append(_centred(backward, gradients, np.isfinite(gradients) & (rows == count)))
     system = np.concatenate([a for a, _ in blocks])
     target = np.concatenate([b for _, b in blocks])
-    return dict(zip(paths, _level(system, target), strict=True))
+    return dict(zip(paths, map(float, _level(system, target)), strict=True))
 
 
 def _centred(response: Matrix, logs: Matrix, rows: npt.NDArray[np.bool_]) -> tuple[Matrix, Matrix]:
@@ -283,8 +280,9 @@ def _branch_discount(seen: Profile) -> Matrix:
     return discount
 
 
-def _learn_strengths(units: dict[str, Unit], before: State, after: State) -> None:
-    """Correct how strongly a unit's own output answers to its scale."""
+def _learn_strengths(units: dict[str, Unit], before: State, after: State) -> bool:
+    """Correct how strongly a unit's own output answers to its scale; whether that is news."""
+    surprised = False
     for path, unit in units.items():
         moved = 2 * unit.strength * (after.factors[path] - before.factors[path])
         gains = [
@@ -295,7 +293,10 @@ def _learn_strengths(units: dict[str, Unit], before: State, after: State) -> Non
         gains = [gain for gain in gains if math.isfinite(gain)]
         if abs(moved) > 0.2 and gains:
             answer = min(max(float(np.mean(gains)) / moved, 0.5), 2.0)
-            unit.strength = min(max(unit.strength * answer, 0.5), 8.0)
+            corrected = min(max(unit.strength * answer, 0.5), 8.0)
+            surprised = surprised or not 0.8 < corrected / unit.strength < 1.25
+            unit.strength = corrected
+    return surprised
 
 
 def _gain(seen: Profile, index: int) -> float:

@@ -382,7 +382,7 @@ def _lookup(data: Any, name: str) -> Any:
     names = next((group for group in _ALIASES.values() if name in group), (name,))
     for candidate in (name, *names):
         if isinstance(data, HeteroData):  # x is x_dict there; to_hetero() keeps calling it x
-            value = getattr(data, candidate.removesuffix("_dict") + "_dict", None) or None
+            value = data.collect(candidate.removesuffix("_dict"), allow_empty=True) or None
         else:
             value = data.get(candidate)
         if value is not None:
