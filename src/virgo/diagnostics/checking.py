@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Sequence
@@ -11,10 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from virgo.diagnostics.measurement import Measurement, draws_of, measure_draws, trace_model
+from virgo.diagnostics.advice import advise
+from virgo.diagnostics.measurement import (
+    Measurement,
+    Subject,
+    draws_of,
+    measure_draws,
+    read_subject,
+    trace_subject,
+)
 from virgo.diagnostics.prediction import predict
-from virgo.diagnostics.verdict import Finding, Thresholds, judge
+from virgo.diagnostics.units import measure_units
+from virgo.diagnostics.verdict import Finding, Thresholds, judge, level_of
+from virgo.errors import GraphError
+from virgo.network import reading
 from virgo.network.inputs import Forward
+from virgo.network.losses import InferredLoss
+from virgo.network.modules import is_uninitialised, materialise, unwrap
 from virgo.network.probe import Loss
 from virgo.plans import Plan
 from virgo.report.page import Document, variance_chart
@@ -44,6 +58,9 @@ _LAYER_COLUMNS = {
     "Dirichlet (norm.)": "dirichlet_normalized",
     "Dirichlet (plain)": "dirichlet_plain",
     "MAD": "mean_average_distance",
+    "effective rank": "effective_rank",
+    "near zero": "near_zero",
+    "not finite": "non_finite",
 }
 
 
@@ -59,6 +76,7 @@ class Report:
     title: str = "model"
     facts: dict[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    advice: str = ""
 
     @property
     def ok(self) -> bool:
@@ -68,15 +86,15 @@ class Report:
     @property
     def level(self) -> str:
         """``"good"``, ``"watch"`` or ``"bad"``."""
-        return "bad" if not self.ok else "watch" if self.findings else "good"
+        return level_of(self.findings)
 
     @property
     def verdict(self) -> str:
-        """The verdict in a sentence or two."""
+        """The verdict in a sentence or two, and the advice."""
         if not self.findings:
             return "Signal and gradient survive all hidden layers."
         worst = sorted(self.findings, key=lambda finding: finding.level != "bad")
-        return " ".join(f"{f.sentence} {f.advice}" for f in worst[:2])
+        return " ".join([*(f.sentence for f in worst[:2]), self.advice]).strip()
 
     def rows(self, direction: str) -> list[tuple[str, str, float, float, float, float]]:
         """Layer, name, predicted, measured, measured/predicted, change from the layer before."""
@@ -94,7 +112,7 @@ class Report:
         return json.dumps(plain_numbers({**verdict, **asdict(self)}), indent=indent)
 
     def __str__(self) -> str:
-        lines = [f"{self.level.upper()}: {self.verdict}"]
+        lines = [f"{self.level.upper()}: {self.verdict}", f"loss: {self.measurement.loss_name}"]
         for direction in DIRECTIONS:
             header = ("layer", "name", "predicted", "measured", "meas./pred.", "change")
             body = [(a, b, *map(show, numbers)) for a, b, *numbers in self.rows(direction)]
@@ -121,8 +139,8 @@ class Report:
     def document(self) -> Document:
         """The report as :func:`virgo.report.page.page` takes it."""
         headline = self.findings[0].sentence if self.findings else self.verdict
-        details = [self.findings[0].advice] if self.findings else []
-        details += [f"{finding.sentence} {finding.advice}" for finding in self.findings[1:]]
+        details = [self.advice] if self.advice else []
+        details += [finding.sentence for finding in self.findings[1:]]
         variances = [
             {
                 "title": f"{direction.capitalize()} variance",
@@ -162,21 +180,32 @@ def check(
     *,
     thresholds: Thresholds | None = None,
     loss: Loss | None = None,
+    backward: bool = True,
     forward: Forward | None = None,
     nodes: int | None = None,
     seed: int = 0,
+    advice: bool = True,
 ) -> Report:
     """Do signal and gradient survive this model on this graph? Predicted, measured, verdict.
 
+    It runs on every model that :func:`virgo.init_` accepts. The pass is that of training, with
+    dropout off. Where the message-passing layers cannot be followed (there is none, or blocks are
+    checkpointed or reversible), every part with weights is measured, without a prediction.
+
     Args:
-        model: any model with message-passing layers in it.
+        model: any model.
         data: as for :func:`virgo.plan`.
         plan: check the weights this plan would draw; the model's own otherwise.
         thresholds: when to worry.
-        loss: as for :func:`measure`.
+        loss: as for :func:`measure`; by default inferred from the labels and the output
+            (cross-entropy, binary cross-entropy, squared error), without labels a random linear
+            probe of the output. The report says which.
+        backward: whether to measure the gradient at all.
         forward: as for :func:`measure`.
         nodes: as for :func:`measure`.
-        seed: of the sample.
+        seed: of the sample, of a random probe, and of what is tried for the advice.
+        advice: whether to try ``virgo.init_(model, data)`` where the verdict is not good, which
+            takes about as long as a few training steps.
 
     Returns:
         The report; ``print`` it, or :meth:`~Report.save` it as a page.
@@ -187,28 +216,64 @@ def check(
     >>> deep = GCN(data.num_features, 64, num_layers=12, out_channels=7)
     >>> virgo.check(deep, data, virgo.plan(deep, data, "xavier")).ok
     False
-    >>> virgo.check(deep, data, virgo.plan(deep, data, "virgo-forward", estimate="measured")).ok
-    True
     """
     limits = thresholds or Thresholds()
-    traced = trace_model(model, data, nodes, forward, seed)
-    measured = measure_draws(traced, draws_of(plan), loss)
-    predicted_forward, predicted_backward, notes = predict(traced, plan, measured, loss)
-    title = type(traced.model).__name__
+    subject = read_subject(_with_shapes(model, data, forward), data, nodes, forward, seed)
+    chosen = (loss or InferredLoss(seed)) if backward else None
+    measured, (predicted_forward, predicted_backward), notes = _measured(subject, plan, chosen)
+    findings = judge(measured, limits)
+
+    def level_with(other: Plan) -> str:
+        return level_of(judge(_measured(subject, other, chosen)[0], limits))
+
+    advised = advice and backward and findings
+    title = type(subject.model).__name__
     return Report(
         measured,
         tuple(predicted_forward),
         tuple(predicted_backward),
-        tuple(judge(measured, limits)),
+        tuple(findings),
         limits,
         title,
         {
             "model": title,
             "layers": len(measured.layers) - 1,
             "method": plan.method if plan else "the model's own weights",
+            "loss": measured.loss_name,
         },
         tuple(notes),
+        advise(subject, plan, chosen, seed, findings, level_with) if advised else "",
     )
+
+
+def _with_shapes(model: nn.Module, data: Any, forward: Forward | None) -> nn.Module:
+    """The model, or of a lazy one a copy that ran once."""
+    bare = unwrap(model)
+    if not is_uninitialised(bare):
+        return bare
+    bare = copy.deepcopy(bare)
+    materialise(bare, reading.read(data), forward)
+    return bare
+
+
+def _measured(
+    subject: Subject, plan: Plan | None, loss: Loss | None
+) -> tuple[Measurement, tuple[list[float], list[float]], list[str]]:
+    """The measurement, the predictions beside it, and notes."""
+    try:
+        traced = trace_subject(subject)
+        measured = measure_draws(traced, draws_of(plan), loss, loss is not None, training=True)
+    except GraphError:  # features or memory: no other way to measure helps
+        raise
+    except Exception as error:  # a user's model may do anything: it is measured another way
+        measured = measure_units(subject, plan, loss)
+        unknown = [math.nan] * len(measured.layers)
+        reason = str(error).partition("\n")[0]
+        note = f"every part with weights is measured, without a prediction: {reason}"
+        return measured, (unknown, unknown), [note]
+    inferred = isinstance(loss, InferredLoss) and loss.name == "cross-entropy"
+    forward, backward, notes = predict(traced, plan, measured, None if inferred else loss)
+    return measured, (forward, backward), notes
 
 
 def _quotient(a: float, b: float) -> float:
@@ -229,8 +294,12 @@ def _measurement_tables(measured: Measurement) -> list[Document]:
         },
         {
             "title": "Gradient norm of every weight",
-            "note": f"loss {measured.loss:.4g}",
-            "header": ["parameter", "gradient norm"],
-            "rows": list(measured.weight_gradients.items()),
+            "note": f"loss {measured.loss:.4g} ({measured.loss_name}); the ratio is that of the "
+            f"gradient's norm to the weight's",
+            "header": ["parameter", "gradient norm", "ratio"],
+            "rows": [
+                (name, norm, measured.update_ratios.get(name, math.nan))
+                for name, norm in measured.weight_gradients.items()
+            ],
         },
     ]

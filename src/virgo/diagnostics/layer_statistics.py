@@ -12,6 +12,7 @@ from torch import Tensor
 
 from virgo.network.inputs import Inputs
 from virgo.network.probe import Pass
+from virgo.network.profile import effective_rank
 
 _AT_A_TIME = 1 << 20  # numbers converted to float64, so that memory stays that of a training step
 #: Of more edges than this, Dirichlet energies are estimated from so many drawn at random.
@@ -26,7 +27,10 @@ class Layer:
     :math:`\\hat A = \\tilde D^{-1/2}(A+I)\\tilde D^{-1/2}`; ``dirichlet_plain`` is
     :math:`\\mathrm{tr}(H^\\top (D - A) H)`; both divided by :math:`\\|H\\|_F^2`, so that they tell
     how alike neighbours are and not how large the numbers are. ``mean_average_distance`` is the
-    mean of one minus the cosine over all pairs of nodes.
+    mean of one minus the cosine over all pairs of nodes. ``effective_rank`` is the participation
+    ratio of the singular values (:func:`virgo.network.profile.effective_rank`): 1 where all nodes
+    point in one direction. ``near_zero`` is the share of numbers below a thousandth of the layer's
+    root mean square, exact zeros included.
     """
 
     index: int
@@ -43,6 +47,10 @@ class Layer:
     ratio_to_next: float = math.nan  # forward variance of the next layer over this one
     forward_sd: float = 0.0  # over draws
     backward_sd: float = 0.0
+    effective_rank: float = math.nan
+    near_zero: float = 0.0
+    non_finite: float = 0.0  # share of numbers that are NaN or infinite
+    rows: int = 0
 
 
 class LayerProbe:
@@ -62,7 +70,7 @@ class LayerProbe:
         last = len(self.names) - 2
         if index <= last and (kind == "received" or index == last):
             position = index + (kind == "returned")
-            self._layers[position] = self._look(position, tensors)
+            self._layers[position] = look(position, self.names[position], tensors, self.inputs)
 
     def layers(self, seen: Pass) -> list[Layer]:
         """``h^0 .. h^L`` with the variances of the pass."""
@@ -73,33 +81,63 @@ class LayerProbe:
             for i in range(len(self.names))
         ]
 
-    def _look(self, index: int, tensors: list[Tensor]) -> Layer:
-        dead, distance, normalized, plain = 0.0, math.nan, math.nan, math.nan
-        total = energy = 0.0
-        for tensor in tensors:
-            for rows in _in_pieces(tensor):
-                total += float(rows.sum())
-                energy += float(rows.square().sum())
-        if len(tensors) == 1 and tensors[0].dim() == 2:
-            h = tensors[0].detach()
-            dead = float((h == 0).all(0).double().mean())
-            distance = _mean_average_distance(h)
-            if energy > 0:
-                normalized, plain = (value / energy for value in _dirichlet(h, self.inputs))
-        count = sum(tensor.numel() for tensor in tensors) or math.nan
-        return Layer(
-            index=index,
-            name=self.names[index],
-            width=tensors[0].size(-1),
-            forward=math.nan,
-            backward=math.nan,
-            mean=total / count,
-            second_moment=energy / count,
-            dead=dead,
-            dirichlet_normalized=normalized,
-            dirichlet_plain=plain,
-            mean_average_distance=distance,
-        )
+
+def look(index: int, name: str, tensors: list[Tensor], inputs: Inputs) -> Layer:
+    """The numbers of one layer, but for its variances.
+
+    Args:
+        index: its position, 0 for the input.
+        name: where it was taken.
+        tensors: what passes there; several of a heterogeneous graph, none if it is not a number.
+        inputs: the graph of the pass.
+
+    Returns:
+        The layer.
+    """
+    dead, rank, distance, normalized, plain = 0.0, math.nan, math.nan, math.nan, math.nan
+    total = energy = 0.0
+    for tensor in tensors:
+        for rows in _in_pieces(tensor):
+            total += float(rows.sum())
+            energy += float(rows.square().sum())
+    count = sum(tensor.numel() for tensor in tensors) or math.nan
+    if len(tensors) == 1 and tensors[0].dim() == 2:
+        h = tensors[0].detach()
+        h = h if h.layout == torch.strided else h.to_dense()
+        dead = float((h == 0).all(0).double().mean())
+        rank = effective_rank(h)
+        distance = _mean_average_distance(h)
+        if energy > 0:
+            normalized, plain = (value / energy for value in _dirichlet(h, inputs))
+    near, undefined = _small_and_undefined(tensors, energy / count)
+    return Layer(
+        index=index,
+        name=name,
+        width=tensors[0].size(-1) if tensors and tensors[0].dim() else 0,
+        forward=math.nan,
+        backward=math.nan,
+        mean=total / count,
+        second_moment=energy / count,
+        dead=dead,
+        dirichlet_normalized=normalized,
+        dirichlet_plain=plain,
+        mean_average_distance=distance,
+        effective_rank=rank,
+        near_zero=near / count,
+        non_finite=undefined / count,
+        rows=sum(tensor.size(0) for tensor in tensors if tensor.dim()),
+    )
+
+
+def _small_and_undefined(tensors: Sequence[Tensor], mean_square: float) -> tuple[float, float]:
+    """How many numbers are below a thousandth of the root mean square, and how many are not any."""
+    limit = 1e-3 * math.sqrt(mean_square) if math.isfinite(mean_square) else 0.0
+    near = undefined = 0.0
+    for tensor in tensors:
+        for rows in _in_pieces(tensor):
+            near += float((rows.abs() <= limit).sum())
+            undefined += float((~torch.isfinite(rows)).sum())
+    return near, undefined
 
 
 def average(draws: Sequence[Layer]) -> Layer:
@@ -122,14 +160,15 @@ def mean(column: Sequence[float]) -> float:
 
 def _in_pieces(h: Tensor) -> Iterator[Tensor]:
     """A tensor in float64, some rows at a time: a second copy of it would be a large one."""
-    rows = h.detach().flatten(0, -2) if h.dim() > 1 else h.detach().reshape(1, -1)
+    dense = h.detach() if h.layout == torch.strided else h.detach().to_dense()
+    rows = dense.flatten(0, -2) if h.dim() > 1 else dense.reshape(1, -1)
     for piece in rows.split(max(1, _AT_A_TIME // max(1, rows.size(1)))):
         yield piece.double()
 
 
 def _dirichlet(h: Tensor, inputs: Inputs) -> tuple[float, float]:
     """Both Dirichlet energies, over the edges a few at a time, or over a sample of very many."""
-    if inputs.is_hetero or h.size(0) != inputs.num_nodes:
+    if inputs.is_hetero or not inputs.has_edges or h.size(0) != inputs.num_nodes:
         return math.nan, math.nan
     edges = inputs.edges()[0]
     degree = torch.bincount(edges[1], minlength=h.size(0)).add(1).to(h.dtype)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -29,10 +29,12 @@ from virgo.network.probe import (
     Loss,
     Pass,
     fits_classes,
+    gradient_norm,
     observe,
     variance,
     with_gradients,
 )
+from virgo.network.profile import as_in_training
 from virgo.network.trace import Call, Trace, watch
 from virgo.plans import Plan
 from virgo.report.text import plain_numbers, show, text_table
@@ -56,6 +58,17 @@ class Measurement:
     draws: int = 1
     notes: tuple[str, ...] = ()
     facts: dict[str, int] = field(default_factory=dict)
+    update_ratios: dict[str, float] = field(default_factory=dict)  # gradient norm / weight norm
+    loss_name: str = "given"
+    has_head: bool = False  # whether more follows the last layer
+
+    @property
+    def hidden(self) -> tuple[Layer, ...]:
+        """The layers that decay is judged by: without the input, and without the output.
+
+        What the last layer returns counts as hidden where a head follows it.
+        """
+        return self.layers[1:] if self.has_head else self.layers[1:-1]
 
     @property
     def forward(self) -> list[float]:
@@ -134,25 +147,35 @@ def measure(
     """
     draws = draws_of(plan, seeds)
     return measure_draws(
-        trace_model(model, data, nodes, forward, seed), draws, loss, backward, progress
+        trace_subject(read_subject(model, data, nodes, forward, seed)),
+        draws,
+        loss,
+        backward,
+        progress,
     )
 
 
 @dataclass(frozen=True)
-class TracedModel:
-    """A model and its data, read, sampled and traced once for all that looks at them."""
+class Subject:
+    """A model and its data, read and sampled once for all that looks at them."""
 
     model: nn.Module
     inputs: Inputs
-    trace: Trace
     forward: Forward | None
     notes: tuple[str, ...]
 
 
-def trace_model(
+@dataclass(frozen=True)
+class TracedModel(Subject):
+    """A subject whose message-passing layers were watched in one pass over a few nodes."""
+
+    trace: Trace
+
+
+def read_subject(
     model: nn.Module, data: Any, nodes: int | None, forward: Forward | None, seed: int
-) -> TracedModel:
-    """Read the data, sample it if ``nodes`` says so, and watch the model run on a few nodes."""
+) -> Subject:
+    """Read the data, and sample it if ``nodes`` says so."""
     bare = unwrap(model)
     if is_uninitialised(bare):
         raise LayerError(
@@ -173,7 +196,13 @@ def trace_model(
         if inputs.num_edges > limit:
             notes.append(f"Dirichlet energies are estimated from {limit:,} edges")
         node_signal(inputs, "mean")  # raises if features are NaN or infinite
-    return TracedModel(bare, inputs, watch(bare, inputs, forward), forward, tuple(notes))
+    return Subject(bare, inputs, forward, tuple(notes))
+
+
+def trace_subject(subject: Subject) -> TracedModel:
+    """Watch the model run on a few nodes."""
+    trace = watch(subject.model, subject.inputs, subject.forward)
+    return TracedModel(subject.model, subject.inputs, subject.forward, subject.notes, trace)
 
 
 def measure_draws(
@@ -182,15 +211,22 @@ def measure_draws(
     loss: Loss | None,
     backward: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    training: bool = False,
 ) -> Measurement:
-    """One pass per draw, averaged; the model comes out as it went in."""
+    """One pass per draw, averaged; the model comes out as it went in.
+
+    With ``training`` norms use the statistics of the batch, as they will when the network trains.
+    """
     model, calls = traced.model, traced.trace.calls
     _check_memory(traced.inputs, calls)
     prepared = traced.inputs.prepared_for(model)
     chosen = (loss or _classification_loss(prepared)) if backward else None
     passes: list[Pass] = []
+    norms: list[dict[str, float]] = []
     layers_per_draw: list[list[Layer]] = []
-    with preserved(model, weights=draws[0][0] is not None):
+    mode = as_in_training if training else preserved
+    with mode(model, weights=draws[0][0] is not None):
         for done, (plan, seed) in enumerate(draws, 1):
             if plan is not None:
                 plan.apply_(model, seed=seed)
@@ -199,28 +235,53 @@ def measure_draws(
             passes.append(
                 observe(model, prepared, traced.forward, chosen, statistic=variance, probe=probe)
             )
+            norms.append(weight_norms(model))
             layers_per_draw.append(probe.layers(passes[-1]))
             if progress is not None:
                 progress(done, len(draws))
     if backward:
         _check_gradients(passes[0], calls)
     layers = [layer_statistics.average(same) for same in zip(*layers_per_draw, strict=True)]
-    layers[:-1] = [
-        replace(a, ratio_to_next=b.forward / a.forward if a.forward > 0 else math.nan)
-        for a, b in pairwise(layers)
-    ]
     mean = layer_statistics.mean
+    gradients = [seen.grad_weights for seen in passes]
+    ratios = [update_ratios(*pair) for pair in zip(gradients, norms, strict=True)]
     return Measurement(
-        layers=tuple(layers),
-        weight_gradients={
-            name: mean([seen.grad_weights[name] for seen in passes])
-            for name in passes[0].grad_weights
-        },
+        layers=tuple(with_ratios(layers)),
+        weight_gradients={n: mean([draw[n] for draw in gradients]) for n in gradients[0]},
         loss=mean([seen.loss for seen in passes]),
         draws=len(draws),
-        notes=(*traced.notes, *_remarks(layers)),
+        notes=(*traced.notes, *remarks(layers)),
         facts={"nodes": traced.inputs.num_nodes, "edges": int(prepared.data.num_edges)},
+        update_ratios={
+            n: mean([draw[n] for draw in ratios]) for n in ratios[0] if all(n in r for r in ratios)
+        },
+        loss_name=loss_name(chosen),
+        has_head=not traced.trace.logits,
     )
+
+
+def loss_name(loss: Loss | None) -> str:
+    """What a loss is called; "none" without one."""
+    return "none" if loss is None else str(getattr(loss, "name", "given"))
+
+
+def weight_norms(model: nn.Module) -> dict[str, float]:
+    """The Euclidean norm of every parameter that is not zero."""
+    norms = {name: float(gradient_norm(p)) for name, p in model.named_parameters()}
+    return {name: norm for name, norm in norms.items() if norm > 0}
+
+
+def update_ratios(gradients: Mapping[str, float], norms: Mapping[str, float]) -> dict[str, float]:
+    """Gradient norm over weight norm, by parameter: how much a step of rate 1 changes it."""
+    return {n: gradient / norms[n] for n, gradient in gradients.items() if n in norms}
+
+
+def with_ratios(layers: Sequence[Layer]) -> list[Layer]:
+    """Layers that know the forward variance of the next one over their own."""
+    changes = [b.forward / a.forward if a.forward > 0 else math.nan for a, b in pairwise(layers)]
+    return [replace(a, ratio_to_next=r) for a, r in zip(layers[:-1], changes, strict=True)] + [
+        layers[-1]
+    ]
 
 
 def draws_of(plan: Plan | Sequence[Plan] | None, seeds: int = 1) -> list[Draw]:
@@ -270,6 +331,7 @@ def _classification_loss(inputs: Inputs) -> Loss:
             )
         return usual(output, data)
 
+    loss.name = "cross-entropy"  # type: ignore[attr-defined]
     return loss
 
 
@@ -307,7 +369,7 @@ def _check_memory(inputs: Inputs, calls: list[Call]) -> None:
         )
 
 
-def _remarks(layers: list[Layer]) -> list[str]:
+def remarks(layers: list[Layer]) -> list[str]:
     """Layers whose variance is undefined or infinite."""
     narrow = [str(layer.index) for layer in layers if layer.width < 2]
     infinite = [

@@ -32,22 +32,23 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was noticed: how bad, where, what, and what to try."""
+    """One thing that was noticed: how bad, and where."""
 
     level: str  # "bad" or "watch"
     cause: str
     layer: str
     sentence: str
-    advice: str
 
 
-_REMEDY = "Try virgo.init_(model, data, 'virgo-forward', estimate='measured')."
+def level_of(findings: Sequence[Finding]) -> str:
+    """``"good"``, ``"watch"`` or ``"bad"``."""
+    return min((finding.level for finding in findings), default="good")  # "bad" < "watch"
 
 
 def judge(measured: Measurement, limits: Thresholds) -> list[Finding]:
     """What is wrong, worst first."""
     layers = measured.layers
-    hidden = layers[1:-1]
+    hidden = measured.hidden
     findings = [*_overflow(layers), *_first_hop(layers, limits)]
     if not findings:
         findings += _decay(hidden, "forward", limits) + _decay(hidden, "backward", limits)
@@ -57,8 +58,8 @@ def judge(measured: Measurement, limits: Thresholds) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.level != "bad")
 
 
-def _bad(cause: str, layer: Layer, sentence: str, advice: str = _REMEDY) -> list[Finding]:
-    return [Finding("bad", cause, layer.name, sentence, advice)]
+def _bad(cause: str, layer: Layer, sentence: str) -> list[Finding]:
+    return [Finding("bad", cause, layer.name, sentence)]
 
 
 def _overflow(layers: Sequence[Layer]) -> list[Finding]:
@@ -79,7 +80,6 @@ def _first_hop(layers: Sequence[Layer], limits: Thresholds) -> list[Finding]:
         layers[1],
         f"The first layer lets almost nothing through: mean square {before:.2g} goes in, "
         f"{after:.2g} comes out.",
-        "Check edge weights and the first weight. " + _REMEDY,
     )
 
 
@@ -112,7 +112,6 @@ def _decay(hidden: Sequence[Layer], direction: str, limits: Thresholds) -> list[
             f"The {what} {verbs[0 if shrinking else 1]} by a factor of {change:.2g} over the "
             f"hidden layers, {way} layer {ordered[0].index} to layer {ordered[-1].index}, most of "
             f"all at layer {worst.index} ({worst.name}).",
-            f"Try virgo.init_(model, data, 'virgo-{direction}', estimate='measured').",
         )
     ]
 
@@ -126,7 +125,6 @@ def _dead(hidden: Sequence[Layer], limits: Thresholds) -> list[Finding]:
         worst,
         f"{worst.dead:.0%} of the units that reach layer {worst.index} ({worst.name}) are zero at "
         f"every node.",
-        "Try a wider layer or distribution='mirrored'.",
     )
 
 
@@ -138,7 +136,5 @@ def _alike(hidden: Sequence[Layer], limits: Thresholds) -> list[Finding]:
                 layer,
                 f"All nodes look alike from layer {layer.index} on (mean average distance "
                 f"{layer.mean_average_distance:.1g}): oversmoothing.",
-                "Use fewer layers, residuals, or distribution='mirrored', which keeps directions "
-                "apart.",
             )
     return []

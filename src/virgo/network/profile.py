@@ -221,7 +221,7 @@ class _Recorder:
 
     def _enter(self, path: str) -> Callable[..., None]:
         def hook(unit: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-            if _is_recomputing():
+            if is_recomputing():
                 self.open.append(None)
                 return
             tensors = received(arguments_of(unit, args, kwargs))
@@ -304,7 +304,7 @@ class _Arrival:
         self.call.gradient_variance = self.variances / self.count
 
 
-def _is_recomputing() -> bool:
+def is_recomputing() -> bool:
     """Whether a backward pass runs: activation checkpointing calls layers again during it."""
     return bool(torch._C._current_graph_task_id() != -1)
 
