@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from virgo.diagnostics import layer_statistics
@@ -182,7 +183,8 @@ def read_subject(
             f"{type(bare).__name__}: expected initialised parameters, got lazy ones. "
             f"Run it once on a batch, or virgo.init_(model, data), before measuring."
         )
-    inputs = reading.read(data)
+    with torch.random.fork_rng(devices=[]):  # a loader's first batch draws from the global state
+        inputs = reading.read(data)
     notes: list[str] = []
     if nodes is not None and nodes < inputs.num_nodes:
         whole = inputs.num_nodes

@@ -27,7 +27,7 @@ from virgo.diagnostics.measurement import (
 from virgo.errors import LayerError
 from virgo.network.inputs import Inputs
 from virgo.network.modules import arguments_of, float_tensors, hooked, received
-from virgo.network.probe import Loss, gradient_norm
+from virgo.network.probe import Loss, gradient_norm, variance
 from virgo.network.profile import UnitCall, as_in_training, is_recomputing, profile, units_of
 from virgo.plans import Plan
 
@@ -106,7 +106,8 @@ class _UnitProbe:
     def _enter(self, unit: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if not self.layers:
             tensors = received(arguments_of(unit, args, kwargs))
-            self.layers.append(look(0, "input", tensors, self.inputs))
+            layer = look(0, "input", tensors, self.inputs)
+            self.layers.append(replace(layer, forward=variance(tensors)))
 
     def _leave(self, path: str) -> Callable[..., None]:
         def hook(unit: nn.Module, args: object, output: object) -> None:

@@ -1,4 +1,4 @@
-"""What to make of a measurement: vanishing, exploding, dead units, oversmoothing, no signal.
+"""What to make of a measurement: vanishing, exploding, dead units, rank collapse, oversmoothing.
 
 Decay is judged by the hidden layers, ``h^1 .. h^{L-1}``: the first and the last layer change the
 width, and their one jump is not decay. It is shown, not blamed.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from virgo.diagnostics.layer_statistics import Layer
@@ -17,17 +17,20 @@ from virgo.diagnostics.measurement import Measurement
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When to worry. Calibrated on Cora, CiteSeer and PubMed (docs/diagnostics.md).
+    """When to worry. Set on half of the networks that were trained for it (docs/diagnostics.md).
 
     ``change`` is the factor by which the variance may change over all hidden layers together;
-    ``watch`` the factor from which it is mentioned.
+    ``watch`` the factor from which it is mentioned; ``rank`` and ``rank_watch`` are the same for
+    the effective rank of what the last hidden layer passes on.
     """
 
-    change: float = 1000.0
+    change: float = 100.0
     watch: float = 30.0
     dead: float = 0.75  # share of units of a hidden layer that are zero everywhere
     alike: float = 1e-4  # mean average distance below which all nodes look alike
     first_hop: float = 1e-4  # second moment after the first layer over that of the input
+    rank: float = 1.3
+    rank_watch: float = 1.75
 
 
 @dataclass(frozen=True)
@@ -46,16 +49,64 @@ def level_of(findings: Sequence[Finding]) -> str:
 
 
 def judge(measured: Measurement, limits: Thresholds) -> list[Finding]:
-    """What is wrong, worst first."""
-    layers = measured.layers
-    hidden = measured.hidden
+    """What is wrong, worst first. Signals with one cause are one finding.
+
+    Nodes that have collapsed to one direction send back gradients of one direction: a gradient that
+    weakens on the way is then said with the collapse, and a collapse with what vanishes or explodes.
+    """
+    layers, hidden = measured.layers, measured.hidden
     findings = [*_overflow(layers), *_first_hop(layers, limits)]
     if not findings:
         findings += _decay(hidden, "forward", limits) + _decay(hidden, "backward", limits)
     findings += _dead(hidden, limits)
     if not any(finding.level == "bad" for finding in findings):
         findings += _alike(hidden, limits)
+    findings = _together(findings, _collapse(measured, limits))
     return sorted(findings, key=lambda finding: finding.level != "bad")
+
+
+def _together(findings: list[Finding], collapse: Finding | None) -> list[Finding]:
+    """The findings with a collapse of the rank among them, each cause once."""
+    if collapse is None or any(finding.cause == "oversmoothing" for finding in findings):
+        return findings
+    decay = [finding for finding in findings if finding.cause in ("vanishing", "exploding")]
+    rest = [finding for finding in findings if finding not in decay]
+    if any(finding.level == "bad" for finding in decay):
+        return findings if collapse.level == "watch" else [*_extended(decay, collapse), *rest]
+    if decay and collapse.level == "bad":  # weakening is what a collapse does to a gradient
+        collapse = replace(collapse, sentence=f"{collapse.sentence} {decay[-1].sentence}")
+        decay = []
+    return [collapse, *decay, *rest]
+
+
+def _extended(decay: list[Finding], collapse: Finding) -> list[Finding]:
+    """The last of the findings on decay, saying that the nodes collapse as well."""
+    last = decay[-1]
+    return [*decay[:-1], replace(last, sentence=f"{last.sentence} {collapse.sentence}")]
+
+
+def _collapse(measured: Measurement, limits: Thresholds) -> Finding | None:
+    """Nodes that the input tells apart, and the last hidden layer does not."""
+    start = measured.layers[0]
+    seen = [
+        layer
+        for layer in (start, *measured.hidden)
+        if layer.width > 3 and layer.rows == start.rows and layer.effective_rank > 0
+    ]
+    if len(seen) < 2 or not seen[-1].effective_rank < limits.rank_watch:
+        return None
+    first, last = seen[0].effective_rank, seen[-1].effective_rank
+    if first < 2 * last:  # the input has hardly more directions: no layer lost them
+        return None
+    level = "bad" if last < limits.rank else "watch"
+    word = "collapse" if level == "bad" else "draw together"
+    return Finding(
+        level,
+        "rank collapse",
+        seen[-1].name,
+        f"The nodes {word} to one direction: effective rank {first:.3g} goes in, {last:.3g} "
+        f"reaches layer {seen[-1].index} ({seen[-1].name}).",
+    )
 
 
 def _bad(cause: str, layer: Layer, sentence: str) -> list[Finding]:
@@ -88,7 +139,7 @@ def _decay(hidden: Sequence[Layer], direction: str, limits: Thresholds) -> list[
     # one neuron has no variance: judge by the others
     ordered = [layer for layer in hidden if not math.isnan(getattr(layer, direction))]
     ordered = ordered if direction == "forward" else ordered[::-1]
-    values = [getattr(layer, direction) for layer in ordered]
+    values = _comparable([getattr(layer, direction) for layer in ordered], ordered)
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return []
     what, way = ("signal", "from") if direction == "forward" else ("gradient", "back from")
@@ -114,6 +165,16 @@ def _decay(hidden: Sequence[Layer], direction: str, limits: Thresholds) -> list[
             f"all at layer {worst.index} ({worst.name}).",
         )
     ]
+
+
+def _comparable(values: list[float], layers: Sequence[Layer]) -> list[float]:
+    """Values without the steps at which rows are pooled: a mean of many rows is no decay."""
+    scale, comparable = 1.0, values[:1]
+    for (before, value), (a, b) in zip(pairwise(values), pairwise(layers), strict=True):
+        if a.rows != b.rows and before > 0 and value > 0:
+            scale *= before / value
+        comparable.append(value * scale)
+    return comparable
 
 
 def _dead(hidden: Sequence[Layer], limits: Thresholds) -> list[Finding]:
