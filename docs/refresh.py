@@ -23,6 +23,7 @@ NETWORKS = {
     "ogbl-ddi": ("gcn", "sage", "ngnn-gcn", "ngnn-sage"),
     **dict.fromkeys(("imdb-b", "imdb-m", "collab", "ogbg-molhiv", "ogbg-molpcba"), ("gcn", "gin")),
 }
+VERDICT_METHODS = ("xavier", "kaiming-backward", "virgo-backward", "virgo-backward+mirrored")
 DEPTHS = (2, 4, 8, 16, 32, 64)
 INITS = ("Xavier", "Kaiming", "Virgo", "measured", "mirrored", "mirrored, raw features")
 
@@ -179,6 +180,50 @@ def claims() -> str:
     return table(
         ["graph", "layers", "direction", "method", "max/min", "best classic", "claim"], rows
     )
+
+
+def verdicts() -> str:
+    """What check said of the networks of benchmarks/verdict.py, and how they trained."""
+    path = ROOT / "results" / "verdict.jsonl"
+    found = records.read(path) if path.is_file() else []
+    rows = []
+    for kind in dict.fromkeys((r["dataset"], r["network"], r["depth"]) for r in found):
+        mine = [r for r in found if (r["dataset"], r["network"], r["depth"]) == kind]
+        by_method = {r["method"]: r for r in mine}
+        cells = [_outcome(by_method.get(method)) for method in VERDICT_METHODS]
+        rows.append([f"{kind[0]}, {kind[1]}", str(kind[2]), *cells])
+    return table(["network", "layers", *VERDICT_METHODS], rows) if rows else "not run"
+
+
+def _outcome(record: dict[str, Any] | None) -> str:
+    """The verdict and the accuracy, bold where the two disagree."""
+    if record is None:
+        return "-"
+    mark = " (set)" if record["half"] == "set" else ""
+    words = f"{record['verdict']}, {100 * record['test']:.1f}"
+    return f"**{words}**{mark}" if record["right"] is False else f"{words}{mark}"
+
+
+def verdict_share() -> str:
+    """How often the verdict was right, on each half."""
+    path = ROOT / "results" / "verdict.jsonl"
+    found, rows = records.read(path) if path.is_file() else [], []
+    for part in ("set", "held out"):
+        mine = [r for r in found if r["half"] == part]
+        cells = []
+        for level, wanted in (("good", True), ("bad", False), ("watch", None)):
+            said = [r for r in mine if r["verdict"] == level]
+            trained = sum(r["trained"] for r in said)
+            right = trained if wanted else len(said) - trained
+            cells.append(
+                f"{trained} of {len(said)} trained" if wanted is None else f"{right} of {len(said)}"
+            )
+        answered = [r for r in mine if r["right"] is not None]
+        right = sum(r["right"] for r in answered)
+        share = f"{right} of {len(answered)} ({100 * right / max(1, len(answered)):.0f} %)"
+        rows.append([part, str(len(mine)), *cells, share])
+    header = ["half", "networks", "good and trained", "bad and did not", "watch", "right"]
+    return table(header, rows) if found else "not run"
 
 
 def monitor() -> str:
@@ -460,6 +505,8 @@ def scale_engines() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "verdict": verdicts,
+    "verdict-share": verdict_share,
     "depth": depth,
     "cost": cost,
     "compare": compare,
