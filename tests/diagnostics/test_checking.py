@@ -337,24 +337,25 @@ def ranked(*ranks: float, backward: Sequence[float] | None = None) -> Measuremen
 
 
 def test_a_collapse_of_the_rank_is_bad() -> None:
-    assert levels(ranked(9, 5, 1.1, 1)) == [("bad", "rank collapse", "h2")]
-    assert levels(ranked(9, 5, 1.5, 1)) == [("watch", "rank collapse", "h2")]
-    assert levels(ranked(9, 5, 2.5, 1)) == []
-    assert levels(ranked(9, 5, 1.5, 1), rank=1.6) == [("bad", "rank collapse", "h2")]
-    assert levels(ranked(9, 5, 1.5, 1), rank_watch=1.4) == []
-    assert levels(ranked(1.2, 1.1, 1.1, 1)) == []  # the input has no more
+    assert levels(ranked(99, 9, 5, 2.1, 1)) == [("bad", "rank collapse", "h3")]  # 1.1 / 8
+    assert levels(ranked(99, 9, 5, 2.5, 1)) == [("watch", "rank collapse", "h3")]
+    assert levels(ranked(99, 9, 5, 2.7, 1)) == []
+    assert levels(ranked(99, 9, 5, 2.5, 1), rank=0.19) == [("bad", "rank collapse", "h3")]
+    assert levels(ranked(99, 9, 5, 2.5, 1), rank_watch=0.16) == []
+    assert levels(ranked(99, 1.05, 1.0, 1.0, 1)) == []  # there was one direction all along
+    assert levels(ranked(99, 1.1, 1)) == []  # a single hidden layer
 
 
 def test_a_small_gradient_and_a_low_rank_are_one_cause() -> None:
-    weak = ranked(9, 5, 3, 1.1, 1, backward=[1, 0.02, 0.1, 1, 1])
+    weak = ranked(99, 9, 3, 1.1, 1, backward=[1, 0.02, 0.1, 1, 1])
     (finding,) = judge(weak, virgo.Thresholds())
     assert (finding.level, finding.cause) == ("bad", "rank collapse")
-    assert "effective rank 9 goes in, 1.1 reaches layer 3" in finding.sentence
+    assert "an effective rank of 9 at layer 1, 1.1 is left at layer 3" in finding.sentence
     assert "The gradient weakens by a factor of 50" in finding.sentence
-    lost = ranked(9, 5, 3, 1.1, 1, backward=[1, 1e-5, 0.1, 1, 1])
+    lost = ranked(99, 9, 3, 1.1, 1, backward=[1, 1e-5, 0.1, 1, 1])
     (finding,) = judge(lost, virgo.Thresholds())
     assert (finding.level, finding.cause) == ("bad", "vanishing")
-    assert "The nodes collapse to one direction" in finding.sentence
+    assert "The nodes collapse towards one direction" in finding.sentence
 
 
 def test_what_the_last_layer_returns_is_hidden_where_a_head_follows() -> None:

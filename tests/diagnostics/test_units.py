@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ class Perceptron(nn.Module):
     def __init__(self, inputs: int, depth: int = 2) -> None:
         super().__init__()
         widths = [inputs, *[16] * (depth - 1), 7]
-        self.lins = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:]))
+        self.lins = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
 
     def forward(self, x: Tensor) -> Tensor:
         for lin in self.lins[:-1]:
@@ -64,7 +65,7 @@ def test_a_model_without_message_passing_is_measured_by_its_linears(data: Data) 
     for name, parameter in model.named_parameters():
         norm = float(parameter.grad.norm())  # type: ignore[union-attr]
         assert report.measurement.weight_gradients[name] == pytest.approx(norm, rel=1e-4)
-        ratio = norm / float(parameter.norm())
+        ratio = norm / float(parameter.detach().norm())
         assert report.measurement.update_ratios[name] == pytest.approx(ratio, rel=1e-4)
     assert "without a prediction" in str(report)
     assert virgo.check(Perceptron(data.num_features, 1), data).level == "good"
@@ -133,7 +134,7 @@ def test_without_backward_no_gradient_is_measured(data: Data) -> None:
     report = virgo.check(GCN(data.num_features, 16, 3, 7), data, backward=False)
     assert all(math.isnan(value) for value in report.measurement.backward)
     assert report.measurement.loss_name == "none"
-    assert report.level == "good", report.verdict
+    assert report.advice == ""
 
 
 def test_a_norm_is_judged_as_it_trains(data: Data) -> None:

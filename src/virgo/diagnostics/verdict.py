@@ -15,13 +15,17 @@ from virgo.diagnostics.layer_statistics import Layer
 from virgo.diagnostics.measurement import Measurement
 
 
+#: An effective rank below which nodes are alike before any layer could have made them so.
+ONE_DIRECTION = 1.1
+
+
 @dataclass(frozen=True)
 class Thresholds:
     """When to worry. Set on half of the networks that were trained for it (docs/diagnostics.md).
 
     ``change`` is the factor by which the variance may change over all hidden layers together;
-    ``watch`` the factor from which it is mentioned; ``rank`` and ``rank_watch`` are the same for
-    the effective rank of what the last hidden layer passes on.
+    ``watch`` the factor from which it is mentioned; ``rank`` and ``rank_watch`` are the shares
+    of the effective rank above 1 that must be left from the first to the last hidden layer.
     """
 
     change: float = 100.0
@@ -29,8 +33,8 @@ class Thresholds:
     dead: float = 0.75  # share of units of a hidden layer that are zero everywhere
     alike: float = 1e-4  # mean average distance below which all nodes look alike
     first_hop: float = 1e-4  # second moment after the first layer over that of the input
-    rank: float = 1.3
-    rank_watch: float = 1.75
+    rank: float = 0.15
+    rank_watch: float = 0.2
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,8 @@ def level_of(findings: Sequence[Finding]) -> str:
 def judge(measured: Measurement, limits: Thresholds) -> list[Finding]:
     """What is wrong, worst first. Signals with one cause are one finding.
 
-    Nodes that have collapsed to one direction send back gradients of one direction: a gradient that
-    weakens on the way is then said with the collapse, and a collapse with what vanishes or explodes.
+    Nodes that have collapsed to one direction send back gradients of one direction: a gradient
+    that weakens on the way is said with the collapse, and a collapse with what vanishes.
     """
     layers, hidden = measured.layers, measured.hidden
     findings = [*_overflow(layers), *_first_hop(layers, limits)]
@@ -86,26 +90,26 @@ def _extended(decay: list[Finding], collapse: Finding) -> list[Finding]:
 
 
 def _collapse(measured: Measurement, limits: Thresholds) -> Finding | None:
-    """Nodes that the input tells apart, and the last hidden layer does not."""
-    start = measured.layers[0]
+    """Nodes that the first hidden layer tells apart, and the last one does not."""
     seen = [
         layer
-        for layer in (start, *measured.hidden)
-        if layer.width > 3 and layer.rows == start.rows and layer.effective_rank > 0
+        for layer in measured.hidden
+        if layer.width > 3 and layer.rows == measured.hidden[0].rows and layer.effective_rank > 0
     ]
-    if len(seen) < 2 or not seen[-1].effective_rank < limits.rank_watch:
+    if len(seen) < 2:
         return None
     first, last = seen[0].effective_rank, seen[-1].effective_rank
-    if first < 2 * last:  # the input has hardly more directions: no layer lost them
+    kept = (last - 1.0) / max(first - 1.0, 1e-9)
+    if first < ONE_DIRECTION or kept >= max(limits.rank, limits.rank_watch):
         return None
-    level = "bad" if last < limits.rank else "watch"
+    level = "bad" if kept < limits.rank else "watch"
     word = "collapse" if level == "bad" else "draw together"
     return Finding(
         level,
         "rank collapse",
         seen[-1].name,
-        f"The nodes {word} to one direction: effective rank {first:.3g} goes in, {last:.3g} "
-        f"reaches layer {seen[-1].index} ({seen[-1].name}).",
+        f"The nodes {word} towards one direction: of an effective rank of {first:.3g} at layer "
+        f"{seen[0].index}, {last:.3g} is left at layer {seen[-1].index} ({seen[-1].name}).",
     )
 
 
