@@ -200,6 +200,7 @@ def _outcome(record: dict[str, Any] | None) -> str:
     if record is None:
         return "-"
     mark = " (set)" if record["half"] == "set" else ""
+    mark += " unfinished" if record["unfinished"] else ""
     words = f"{record['verdict']}, {100 * record['test']:.1f}"
     return f"**{words}**{mark}" if record["right"] is False else f"{words}{mark}"
 
@@ -209,7 +210,8 @@ def verdict_share() -> str:
     path = ROOT / "results" / "verdict.jsonl"
     found, rows = records.read(path) if path.is_file() else [], []
     for part in ("set", "held out"):
-        mine = [r for r in found if r["half"] == part]
+        everyone = [r for r in found if r["half"] == part]
+        mine = [r for r in everyone if not r["unfinished"]]
         cells = []
         for level, wanted in (("good", True), ("bad", False), ("watch", None)):
             said = [r for r in mine if r["verdict"] == level]
@@ -221,8 +223,12 @@ def verdict_share() -> str:
         answered = [r for r in mine if r["right"] is not None]
         right = sum(r["right"] for r in answered)
         share = f"{right} of {len(answered)} ({100 * right / max(1, len(answered)):.0f} %)"
-        rows.append([part, str(len(mine)), *cells, share])
-    header = ["half", "networks", "good and trained", "bad and did not", "watch", "right"]
+        unfinished = str(len(everyone) - len(mine))
+        rows.append([part, str(len(everyone)), unfinished, *cells, share])
+    header = [
+        *("half", "networks", "unfinished", "good and trained", "bad and did not", "watch"),
+        "right",
+    ]
     return table(header, rows) if found else "not run"
 
 

@@ -14,7 +14,6 @@ from itertools import pairwise
 from virgo.diagnostics.layer_statistics import Layer
 from virgo.diagnostics.measurement import Measurement
 
-
 #: An effective rank below which nodes are alike before any layer could have made them so.
 ONE_DIRECTION = 1.1
 
