@@ -8,10 +8,12 @@ A combination is a dataset, a network (PyG's GCN, GraphSAGE, GIN or GAT of width
 residuals or dropout), a depth and an initialisation. It is trained with Adam, weight decay 5e-4, at
 most 60 epochs, patience 20, learning rate 0.01, one seed; from 8 layers on at most 40 epochs,
 patience 15, at the better of the rates 0.01 and 0.001 by validation accuracy. GCNs on Cora and on
-PubMed come from ``benchmarks/depth.py`` and ``virgo sweep table1``, which trained them for longer. It
-*trained* where its test accuracy is within 5 points of the best of all combinations of its dataset
-and network. A run that did not train but was still improving in its last epochs is *unfinished*, and
-counts as neither. The verdict is that of ``virgo.check(model, data)`` before the first step.
+PubMed come from ``benchmarks/depth.py`` and ``virgo sweep table1``, which trained them for longer.
+
+It *trained* where its test accuracy is within 5 points of the best of all combinations of its
+dataset and network. A run that did not train but was still improving in its last epochs is
+*unfinished*, and counts as neither. The verdict is that of ``virgo.check(model, data)`` before the
+first step.
 
 A fixed hash puts every combination in one of two halves. Thresholds were set on the half ``set``;
 the share of right answers that counts is that on the half ``held out``.

@@ -62,6 +62,7 @@ def advise(
 
 def _effect(plan: Plan) -> str:
     """What a chosen plan does to the range that it narrows most."""
+    assert plan.choice is not None, "auto says what it tried"
     tried = {candidate["name"]: candidate for candidate in plan.choice["tried"]}
     before, after = plan.choice["tried"][0], tried[plan.choice["chosen"]]
 
