@@ -15,7 +15,7 @@ from virgo.diagnostics.layer_statistics import Layer
 from virgo.diagnostics.measurement import Measurement
 
 #: An effective rank below which nodes are alike before any layer could have made them so.
-ONE_DIRECTION = 1.1
+ONE_DIRECTION = 2.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ def judge(measured: Measurement, limits: Thresholds) -> list[Finding]:
 
 def _together(findings: list[Finding], collapse: Finding | None) -> list[Finding]:
     """The findings with a collapse of the rank among them, each cause once."""
-    if collapse is None or any(finding.cause == "oversmoothing" for finding in findings):
+    explained = ("oversmoothing", "no signal at the first hop")
+    if collapse is None or any(finding.cause in explained for finding in findings):
         return findings
     decay = [finding for finding in findings if finding.cause in ("vanishing", "exploding")]
     rest = [finding for finding in findings if finding not in decay]
