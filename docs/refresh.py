@@ -182,11 +182,15 @@ def claims() -> str:
     )
 
 
+def _judged() -> list[dict[str, Any]]:
+    path = ROOT / "results" / "verdict.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return [json.loads(line) for line in lines]
+
+
 def verdicts() -> str:
     """What check said of the networks of benchmarks/verdict.py, and how they trained."""
-    path = ROOT / "results" / "verdict.jsonl"
-    found = records.read(path) if path.is_file() else []
-    rows = []
+    found, rows = _judged(), []
     for kind in dict.fromkeys((r["dataset"], r["network"], r["depth"]) for r in found):
         mine = [r for r in found if (r["dataset"], r["network"], r["depth"]) == kind]
         by_method = {r["method"]: r for r in mine}
@@ -207,29 +211,36 @@ def _outcome(record: dict[str, Any] | None) -> str:
 
 def verdict_share() -> str:
     """How often the verdict was right, on each half."""
-    path = ROOT / "results" / "verdict.jsonl"
-    found, rows = records.read(path) if path.is_file() else [], []
+    found, rows = _judged(), []
     for part in ("set", "held out"):
         everyone = [r for r in found if r["half"] == part]
-        mine = [r for r in everyone if not r["unfinished"]]
-        cells = []
-        for level, wanted in (("good", True), ("bad", False), ("watch", None)):
-            said = [r for r in mine if r["verdict"] == level]
-            trained = sum(r["trained"] for r in said)
-            right = trained if wanted else len(said) - trained
-            cells.append(
-                f"{trained} of {len(said)} trained" if wanted is None else f"{right} of {len(said)}"
-            )
-        answered = [r for r in mine if r["right"] is not None]
-        right = sum(r["right"] for r in answered)
-        share = f"{right} of {len(answered)} ({100 * right / max(1, len(answered)):.0f} %)"
-        unfinished = str(len(everyone) - len(mine))
-        rows.append([part, str(len(everyone)), unfinished, *cells, share])
+        finished = [r for r in everyone if not r["unfinished"]]
+        levels = {
+            level: [r["trained"] for r in finished if r["verdict"] == level]
+            for level in ("good", "bad", "watch")
+        }
+        rows.append(
+            [
+                part,
+                str(len(everyone)),
+                f"{sum(levels['good'])} of {len(levels['good'])}",
+                f"{levels['bad'].count(False)} of {len(levels['bad'])}",
+                str(len(levels["watch"])),
+                _share(finished),
+                _share(everyone),
+            ]
+        )
     header = [
-        *("half", "networks", "unfinished", "good and trained", "bad and did not", "watch"),
-        "right",
+        *("half", "networks", "good and trained", "bad and did not", "watch", "right"),
+        "right, unfinished as not trained",
     ]
     return table(header, rows) if found else "not run"
+
+
+def _share(judged: list[dict[str, Any]]) -> str:
+    """Of good and bad verdicts, those that training confirmed."""
+    answers = [(r["verdict"] == "good") == r["trained"] for r in judged if r["verdict"] != "watch"]
+    return f"{sum(answers)} of {len(answers)} ({100 * sum(answers) / max(1, len(answers)):.0f} %)"
 
 
 def monitor() -> str:
