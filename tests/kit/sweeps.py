@@ -123,11 +123,7 @@ class Killed:
         # into a file: orphans would keep a pipe open
         with self.said.open("wb") as said:
             self.process = subprocess.Popen(
-                self.command,
-                env=self.environment,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
+                self.command, env=self.environment, stdout=said, stderr=said, start_new_session=True
             )
 
     def wait_for(self, more: int, patience: float = 60) -> bool:

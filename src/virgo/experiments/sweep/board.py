@@ -281,9 +281,7 @@ class Board:
         ]
 
 
-def _distributions(
-    configurations: tuple[Mapping[str, Any], ...],
-) -> dict[str, BaseDistribution]:
+def _distributions(configurations: tuple[Mapping[str, Any], ...]) -> dict[str, BaseDistribution]:
     """The grid as Optuna's search space, for its dashboard: the range of each number."""
     found: dict[str, BaseDistribution] = {}
     for name in configurations[0]:

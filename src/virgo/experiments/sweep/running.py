@@ -173,11 +173,7 @@ def run(
 
 
 def _alone(
-    sweep: Sweep,
-    storage: Storage,
-    jobs: int,
-    keeper: Keeper,
-    report: Callable[[Progress], None],
+    sweep: Sweep, storage: Storage, jobs: int, keeper: Keeper, report: Callable[[Progress], None]
 ) -> None:
     def between(idle: bool) -> None:
         if keeper.tend(now=idle):
@@ -188,11 +184,7 @@ def _alone(
 
 
 def _together(
-    sweep: Sweep,
-    storage: Storage,
-    jobs: int,
-    keeper: Keeper,
-    report: Callable[[Progress], None],
+    sweep: Sweep, storage: Storage, jobs: int, keeper: Keeper, report: Callable[[Progress], None]
 ) -> None:
     crew = [Hand(sweep) for _ in range(jobs)]
     try:

@@ -146,10 +146,7 @@ class Heart:
 
 
 def work(
-    sweep: Sweep,
-    storage: Storage,
-    stop: Stop,
-    between: Callable[[bool], None] = lambda idle: None,
+    sweep: Sweep, storage: Storage, stop: Stop, between: Callable[[bool], None] = lambda idle: None
 ) -> None:
     """Run trials until every cell is complete.
 
