@@ -37,11 +37,10 @@ from virgo.cli import main, sweeping
 from virgo.cli.progress import errors
 from virgo.errors import DataError, OptionError
 from virgo.experiments.sweep import records as files
-from virgo.experiments.sweep.board import Board
-from virgo.experiments.sweep.claims import TARGET, Claim
+from virgo.experiments.sweep.board import TARGET, Board, TrialClaim
 from virgo.experiments.sweep.exporting import collect, export, status
 from virgo.experiments.sweep.records import Record
-from virgo.experiments.sweep.running import Keeper, run
+from virgo.experiments.sweep.running import Supervisor, run
 from virgo.experiments.sweep.storage import Storage, is_alive, myself, open_storage, url_of
 from virgo.experiments.sweep.worker import Stop, Stopped, Sweep
 
@@ -73,7 +72,7 @@ def board_of(storage: Storage, sweep: Sweep) -> Board:
     return board
 
 
-def claim_of(board: Board) -> Claim:
+def claim_of(board: Board) -> TrialClaim:
     claim = board.claim()
     assert claim is not None
     return claim
@@ -531,8 +530,8 @@ def test_a_seed_that_kills_its_workers_is_given_up(database: str, log: Path) -> 
     """As the system does to one that takes all memory. The parent sees it happen."""
     storage = open_storage(database)
     sweep = small(database, limit=1)
-    keeper = Keeper(sweep, storage, ahead=1)
-    keeper.tend(now=True)
+    supervisor = Supervisor(sweep, storage, ahead=1)
+    supervisor.tend(now=True)
     dead = of_a_dead_process()
     for death in range(3):
         board = sweep.boards(storage)[0]
@@ -541,7 +540,7 @@ def test_a_seed_that_kills_its_workers_is_given_up(database: str, log: Path) -> 
         claim.begin(dead, PLAIN)
         if death == 0:
             claim.record(0, result(0))
-        keeper.bury(dead, "SIGKILL")
+        supervisor.bury(dead, "SIGKILL")
     board.look()
     assert claim_of(board).missing == [2]
     found = board.results(next(iter(board._configs)))
