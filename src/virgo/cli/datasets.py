@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from virgo.cli.progress import errors, writable_folder
-from virgo.errors import DataError, OptionError
+from virgo.cli.arguments import Subparsers, add_command, add_root, check_ending, write_text
+from virgo.cli.progress import errors, note
+from virgo.errors import DataError
 from virgo.experiments.data import load
 from virgo.experiments.data.cache import final_folder
 from virgo.experiments.data.catalogue import Entry, entry
-from virgo.experiments.data.checking import Checked, State, check, states
+from virgo.experiments.data.checking import check, states
 from virgo.experiments.data.roots import locate
 from virgo.plans import text_table
 
@@ -23,43 +23,40 @@ HEADS = ("name", "task", "metric", "graphs", "nodes", "edges", "here")
 
 
 def listing(args: argparse.Namespace) -> int:
-    """Print what there is of each dataset."""
-    _output(args)
-    found = states(args.root)
-    width = max(len(str(one)) for one in found)  # padded, as columns of numbers go to the right
-    rows = [(*_row(one), str(one).ljust(width)) for one in found]
+    """Print the state of each dataset."""
+    check_ending("--json", args.json, ".json")
+    datasets = states(args.root)
+    width = max(len(str(state)) for state in datasets)  # padded: number columns are right-aligned
+    rows = [(*_row(state.entry), str(state).ljust(width)) for state in datasets]
     print("\n".join(text_table((*HEADS[:-1], HEADS[-1].ljust(width)), rows, left=3)))
-    folders = {str(Path(one.folder).parent) for one in found}
+    folders = {str(Path(state.folder).parent) for state in datasets}
     print(f"\nraw files: {', '.join(sorted(folders))}")
-    print("virgo data get NAME prepares one, or says which files go where")
-    _write(args, [_described(one) for one in found])
+    print("virgo data get NAME prepares a dataset, or says which files it needs where")
+    document = [
+        {
+            "name": state.entry.name,
+            "task": state.entry.task,
+            "metric": state.entry.metric,
+            "nodes": state.entry.num_nodes,
+            "edges": state.entry.num_edges,
+            "graphs": state.entry.num_graphs,
+            "state": state.state,
+            "folder": state.folder,
+            "missing": list(state.missing),
+        }
+        for state in datasets
+    ]
+    _write(args, document)
     return 0
 
 
-def _row(one: State) -> tuple[str, ...]:
-    row = one.entry
+def _row(row: Entry) -> tuple[str, ...]:
     graphs = f"{row.num_graphs:,}" if row.task == "graph" else "1"
-    nodes, edges = f"{row.num_nodes:,}", f"{row.num_edges:,}"
-    return row.name, row.task, row.metric, graphs, nodes, edges
-
-
-def _described(one: State) -> dict[str, Any]:
-    row = one.entry
-    return {
-        "name": row.name,
-        "task": row.task,
-        "metric": row.metric,
-        "nodes": row.num_nodes,
-        "edges": row.num_edges,
-        "graphs": row.num_graphs,
-        "state": one.state,
-        "folder": one.folder,
-        "missing": list(one.missing),
-    }
+    return row.name, row.task, row.metric, graphs, f"{row.num_nodes:,}", f"{row.num_edges:,}"
 
 
 def get(args: argparse.Namespace) -> int:
-    """Prepare a dataset, and say where it is and what that took."""
+    """Prepare a dataset, and print where it is and how long that took."""
     row = _entry(args.name)
     if args.download:
         from virgo.experiments.data.fetching import fetch
@@ -67,7 +64,7 @@ def get(args: argparse.Namespace) -> int:
         with errors.status(f"downloading {row.name}"):
             fetch(row, args.root)
     start = time.perf_counter()
-    with _telling(row.name) as progress:
+    with _status(row.name) as progress:
         dataset = load(row.name, args.root, progress)
     seconds = time.perf_counter() - start
     print(dataset)
@@ -76,32 +73,44 @@ def get(args: argparse.Namespace) -> int:
 
 
 def checking(args: argparse.Namespace) -> int:
-    """Hold datasets against the published counts; 1 if one is not as it should be."""
-    _output(args)
+    """Compare datasets with the published counts; exit code 1 if one differs."""
+    check_ending("--json", args.json, ".json")
     if args.names:
         rows = [_entry(name) for name in args.names]
         absent: list[str] = []
     else:
-        found = states(args.root)
-        rows = [one.entry for one in found if one.state != "absent"]
-        absent = [one.entry.name for one in found if one.state == "absent"]
+        datasets = states(args.root)
+        rows = [state.entry for state in datasets if state.state != "absent"]
+        absent = [state.entry.name for state in datasets if state.state == "absent"]
     results = []
     for row in rows:
-        with _telling(row.name) as progress:
+        with _status(row.name) as progress:
             results.append(check(row, args.root, progress))
-        errors.print(_line(results[-1]), markup=False, highlight=False, soft_wrap=True)
+        note(" ".join(str(results[-1]).split()))
     if absent:
         print(f"absent: {', '.join(absent)}")
-    wrong = [one.name for one in results if not one.ok]
+    wrong = [result.name for result in results if not result.ok]
     good = f"{len(results) - len(wrong)} of {len(results)} as published"
     print(f"{good}, not: {', '.join(wrong)}" if wrong else good)
-    _write(args, [_result(one) for one in results])
+    document = [
+        {
+            "name": result.name,
+            "ok": result.ok,
+            "error": result.error,
+            "differences": [
+                {"what": what, "expected": expected, "got": got}
+                for what, expected, got in result.differences
+            ],
+        }
+        for result in results
+    ]
+    _write(args, document)
     return 1 if wrong else 0
 
 
 @contextmanager
-def _telling(name: str) -> Iterator[Callable[..., None]]:
-    """A line that says what is being done; a bar would promise a time that nobody knows."""
+def _status(name: str) -> Iterator[Callable[..., None]]:
+    """A line that says what is being done; the total time is unknown, so there is no bar."""
     with errors.status(f"{name}: looking for it") as status:
 
         def progress(done: int, total: int, what: str = "") -> None:
@@ -110,69 +119,45 @@ def _telling(name: str) -> Iterator[Callable[..., None]]:
         yield progress
 
 
-def _line(one: Checked) -> str:
-    return " ".join(str(one).split())
-
-
-def _result(one: Checked) -> dict[str, Any]:
-    wrong = [{"what": what, "expected": want, "got": have} for what, want, have in one.differences]
-    return {"name": one.name, "ok": one.ok, "error": one.error, "differences": wrong}
-
-
 def _entry(name: str) -> Entry:
     if name.lower().startswith("like:"):
         raise DataError(f"{name}: expected a dataset with files, got a generated one. Load it.")
     return entry(name)
 
 
-def _output(args: argparse.Namespace) -> None:
-    """A wrong ending is said before any work is done."""
-    if args.json is not None and args.json.suffix.lower() != ".json":
-        raise OptionError(f"--json: expected a path ending in .json, got {args.json}.")
-
-
-def _write(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+def _write(args: argparse.Namespace, rows: Sequence[Mapping[str, object]]) -> None:
     if args.json is not None:
-        writable_folder(args.json.parent, "--json")
-        args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        print(f"wrote {args.json}")
+        write_text("--json", args.json, json.dumps(rows, indent=1) + "\n")
 
 
-def add_to(commands: Any) -> None:
-    """``virgo data`` and its commands."""
-    data = commands.add_parser(
+def add_to(commands: Subparsers) -> None:
+    """Add ``virgo data`` and its commands."""
+    data = add_command(
+        commands,
         "data",
-        description="Datasets are read from a data root, which is never written to, and their "
-        "processed copies are kept in the user's cache.",
-        epilog="virgo data list\nvirgo data get cora\nvirgo data check cora imdb-b",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        None,
+        "Datasets are read from a data root, which is never written to, and their processed copies "
+        "are kept in the user's cache.",
+        "virgo data list",
+        "virgo data get cora",
+        "virgo data check cora imdb-b",
     )
     kinds = data.add_subparsers(required=True, metavar="what")
-
-    one = kinds.add_parser("list", help="all fifteen, and what there is of each")
-    _add_places(one, json_too=True)
-    one.set_defaults(run=listing)
-
-    two = kinds.add_parser("get", help="prepare a dataset, or say which files go where")
-    two.add_argument("name", help="as virgo data list has it")
-    two.add_argument(
+    list_command = kinds.add_parser("list", help="all fifteen datasets and their state")
+    get_command = kinds.add_parser("get", help="prepare a dataset, or list the files it needs")
+    check_command = kinds.add_parser(
+        "check", help="compare counts with the published ones; exit code 1 if one differs"
+    )
+    get_command.add_argument("name", help="a name of virgo data list")
+    get_command.add_argument(
         "--download",
         action="store_true",
-        help="fetch missing files by the loader's "
-        "own download (otherwise the network is never used)",
+        help="fetch missing files by the loader's own download (otherwise the network is never "
+        "used)",
     )
-    _add_places(two, json_too=False)
-    two.set_defaults(run=get)
-
-    three = kinds.add_parser(
-        "check", help="compare counts with the published ones; exit code 1 if something is wrong"
-    )
-    three.add_argument("names", nargs="*", help="datasets (default: all that are here)")
-    _add_places(three, json_too=True)
-    three.set_defaults(run=checking)
-
-
-def _add_places(command: argparse.ArgumentParser, *, json_too: bool) -> None:
-    command.add_argument("--root", type=Path, help="data root (default: VIRGO_DATA, user cache)")
-    if json_too:
+    check_command.add_argument("names", nargs="*", help="datasets (default: all that are here)")
+    for command, run in ((list_command, listing), (get_command, get), (check_command, checking)):
+        add_root(command)
+        command.set_defaults(run=run)
+    for command in (list_command, check_command):
         command.add_argument("--json", type=Path, help="write the table here")

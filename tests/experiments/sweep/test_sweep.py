@@ -617,7 +617,7 @@ def test_ctrl_c_loses_only_what_was_in_flight(
         victim.start()
         assert victim.wait_for(7)
         assert victim.press_ctrl_c() == 130
-        assert "the same command goes on from here" in victim.said.read_text()
+        assert "the same command resumes from here" in victim.said.read_text()
         storage = open_storage(database)
         assert all(one.running == 0 for one in status(storage))
         storage.close()
@@ -722,7 +722,7 @@ def test_the_command_is_interrupted(
 ) -> None:
     more = ["--dataset", "like:cora@interrupt"]
     assert main(command(database, tmp_path, *more)) == 130
-    assert "the same command goes on from here" in capsys.readouterr().err
+    assert "the same command resumes from here" in capsys.readouterr().err
     assert main(command(database, tmp_path, *more)) == 0
     assert len(files.read(tmp_path / "table1.jsonl")) == 2
 
@@ -747,7 +747,7 @@ def test_without_optuna_the_extra_is_named() -> None:
 
 def test_the_bar_shows_pace_and_best(database: str) -> None:
     done = run(small(database, inits=("xavier", "virgo-backward")), 0)
-    assert "an hour, 0:00:00 left" in sweeping._pace(done)
+    assert "per hour, 0:00:00 left" in sweeping._pace(done)
     with errors.capture() as captured:
         errors.print(sweeping._best(done))
     assert "virgo-backward" in captured.get()

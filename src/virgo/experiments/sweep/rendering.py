@@ -21,7 +21,7 @@ from virgo.experiments.sweep.verdicts import NOT_RUN, ResultCell
 from virgo.plans import text_table
 
 #: How first and second are marked in each format.
-_MARKS = {
+_MARKS: dict[str, dict[int | None, str]] = {
     "markdown": {1: "**{}**", 2: "<u>{}</u>"},
     "text": {None: "{}  ", 1: "{} ¹", 2: "{} ²"},
     "latex": {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"},

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SpaceOf = Callable[[str, str, str], Space | None]
 
-T = TypeVar("T", str, Place)
+Name = TypeVar("Name", str, Place)
 #: The title of each table.
 TABLES = {
     "table1": "Table 1: node classification, test accuracy (ogbn-proteins: ROC-AUC) in percent",
@@ -219,7 +219,7 @@ def build(table: str, records: Iterable[Record], space: SpaceOf | None = None) -
     by_cell: dict[tuple[Place, str], list[Record]] = {}
     for record in mine:
         by_cell.setdefault((_place(record), record.init), []).append(record)
-    methods = _with_others(grids.inits(table), {init for _, init in by_cell})
+    methods = tuple(_with_others(grids.inits(table), {init for _, init in by_cell}))
     places: dict[Place, tuple[ResultCell, ...]] = {}
     for place in _with_others(_known(table), {place for place, _ in by_cell}):
         searched = _space(table, place, space or space_of)
@@ -291,6 +291,6 @@ def _over(cell: ResultCell, cells: Sequence[ResultCell], base: str) -> dict[str,
     return {"difference": test.difference, "low": test.low, "high": test.high}
 
 
-def _with_others(known: Sequence[T], ran: set[T]) -> tuple[T, ...]:
+def _with_others(known: Iterable[Name], ran: set[Name]) -> list[Name]:
     """The table's own rows or columns in their order, then the others that were run."""
-    return (*known, *sorted(ran - set(known)))
+    return list(known) + sorted(ran - set(known))
