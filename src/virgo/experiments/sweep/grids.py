@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from virgo.errors import OptionError
 from virgo.experiments.sweep.records import Config, canonical
@@ -132,8 +132,8 @@ def grid(table: str, dataset: str, model: str) -> Grid:
         if base in candidate.datasets and model in candidate.models:
             return candidate
     if base not in datasets(table):
-        raise _unknown("dataset", datasets(table), dataset, table)
-    raise _unknown("model", models(table, dataset), model, f"{table} on {dataset}")
+        _reject("dataset", datasets(table), dataset, table)
+    _reject("model", models(table, dataset), model, f"{table} on {dataset}")
 
 
 def base_name(dataset: str) -> str:
@@ -210,7 +210,7 @@ def cells(
     chosen: list[GridCell] = []
     for name in dict.fromkeys(dataset or datasets(table)):
         if base_name(name) not in datasets(table):
-            raise _unknown("dataset", datasets(table), name, table)
+            _reject("dataset", datasets(table), name, table)
         for kind in _known_models(table, name, model):
             configs = _matching(grid(table, name, kind), where or {}, f"{name}, {kind}")
             parts = _split(table, _overridden(configs, overrides or {}))
@@ -220,7 +220,7 @@ def cells(
                 for part, own in parts.items()
             ]
     if not chosen:
-        raise _unknown("model", models(table), ", ".join(model or ()), table)
+        _reject("model", models(table), ", ".join(model or ()), table)
     return chosen
 
 
@@ -280,7 +280,7 @@ def _limited(configs: list[Config], limit: int | None) -> list[Config]:
 def _known_models(table: str, dataset: str, asked: Sequence[str] | None) -> list[str]:
     for name in asked or ():
         if name not in models(table):
-            raise _unknown("model", models(table), name, table)
+            _reject("model", models(table), name, table)
     return [name for name in models(table, dataset) if not asked or name in asked]
 
 
@@ -288,12 +288,12 @@ def _known_init(text: str, table: str) -> str:
     """The canonical name of a method; options after a plus are kept."""
     try:
         name, _ = parse_method(text)
-    except OptionError as error:
-        raise _unknown("init", inits(table), text, table) from error
+    except OptionError:
+        _reject("init", inits(table), text, table)
     return "+".join([name, *text.split("+")[1:]])
 
 
-def _unknown(what: str, choices: Sequence[str], got: str, where: str) -> OptionError:
-    return OptionError(
+def _reject(what: str, choices: Sequence[str], got: str, where: str) -> NoReturn:
+    raise OptionError(
         f"--{what}: expected one of {', '.join(choices)} for {where}, got {got!r}. Choose one."
     )

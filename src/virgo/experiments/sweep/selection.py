@@ -229,10 +229,7 @@ def _numbers(values: Iterable[int | None]) -> str:
 def _screening(
     pool: Mapping[Key, _Trial], competing: Mapping[Key, _Trial], records: Iterable[Record]
 ) -> tuple[int, int] | None:
-    """(K, M) of a finished screening: all have K seeds, the best M have all seeds.
-
-    A screening that was interrupted, or mixed with another, is a partial search like any other.
-    """
+    """(K, M) of a finished screening; one that was interrupted or mixed is a partial search."""
     screens = {
         (record.screen["seeds"], record.screen["top"]) for record in records if record.screen
     }

@@ -109,14 +109,21 @@ def open_storage(where: str | Path, *, grace: int = GRACE, create: bool = True) 
             )
         path.parent.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    for attempt in range(10):
+    attempt = 0
+    while True:
+        attempt += 1
         try:
             with _quiet():
                 return Storage(url, grace)
         except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-            if attempt == 9 or not _is_creation_race(error):
-                raise _unreachable(url, error) from error
-            time.sleep(random.uniform(0.05, 0.5))
+            if attempt == 10 or not _is_creation_race(error):
+                cause = error.__cause__ or error
+                reason = " ".join(str(getattr(cause, "orig", None) or cause).split())
+                raise DataError(
+                    f"--storage: expected a database that can be opened, got {reason} for "
+                    f"{_shown(url)}."
+                ) from error
+            time.sleep(random.Random().uniform(0.05, 0.5))
         except ImportError as error:
             raise OptionError(
                 f"--storage: expected the package psycopg for {_shown(url)}, got {error}. "
@@ -124,21 +131,12 @@ def open_storage(where: str | Path, *, grace: int = GRACE, create: bool = True) 
             ) from error
         except RuntimeError as error:  # another version's tables
             raise DataError(f"--storage {_shown(url)}: {error}") from error
-    raise AssertionError("not reached")
 
 
 def _is_creation_race(error: Exception) -> bool:
     """Whether another process created the tables at the same time; a retry then succeeds."""
     words = ("already exists", "locked", "duplicate", "unique")
     return any(word in str(error.__cause__ or error).lower() for word in words)
-
-
-def _unreachable(url: str, error: Exception) -> DataError:
-    cause = error.__cause__ or error
-    reason = " ".join(str(getattr(cause, "orig", None) or cause).split())
-    return DataError(
-        f"--storage: expected a database that can be opened, got {reason} for {_shown(url)}."
-    )
 
 
 @contextmanager

@@ -277,10 +277,7 @@ def _known(table: str) -> list[Place]:
 
 
 def _over(cell: ResultCell, cells: Sequence[ResultCell], base: str) -> dict[str, float] | None:
-    """The difference of a cell to the ``base`` method's in points, and its 95 % interval.
-
-    None if the two were not searched alike, or have one seed. Corrected where seeds are folds.
-    """
+    """The difference to the ``base`` method in points with its interval, if they compare."""
     other = next((c for c in cells if c.init == base), None)
     if other is None or not (cell.comparable and other.comparable) or cell.n < 2:
         return None
