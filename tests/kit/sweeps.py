@@ -126,7 +126,7 @@ class Killed:
                 self.command, env=self.environment, stdout=said, stderr=said, start_new_session=True
             )
 
-    def wait_for(self, more: int, patience: float = 60) -> bool:
+    def wait_for(self, more: int, patience: float = 300) -> bool:
         """Until so many more seeds were begun; False if the sweep ended before."""
         assert self.process is not None
         goal = sum(executions(self.log).values()) + more

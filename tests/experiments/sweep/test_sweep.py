@@ -37,7 +37,8 @@ from virgo.cli import main, sweeping
 from virgo.cli.progress import errors
 from virgo.errors import DataError, OptionError
 from virgo.experiments.sweep import records as files
-from virgo.experiments.sweep.board import TARGET, Board, TrialClaim
+from virgo.experiments.sweep.board import Board
+from virgo.experiments.sweep.claims import TARGET, TrialClaim
 from virgo.experiments.sweep.exporting import collect, export, status
 from virgo.experiments.sweep.records import Record
 from virgo.experiments.sweep.running import Supervisor, run

@@ -12,7 +12,8 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from virgo.experiments.sweep import records
-from virgo.experiments.sweep.board import CONFIG, ORDERS, RUN, TARGET, mean_valid, seeds_of
+from virgo.experiments.sweep.board import ORDERS
+from virgo.experiments.sweep.claims import CONFIG, RUN, TARGET, mean_valid, seeds_of
 from virgo.experiments.sweep.records import Record, SeedResult, canonical
 from virgo.experiments.sweep.storage import WORKER, Storage, is_alive
 

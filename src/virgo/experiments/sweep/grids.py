@@ -137,13 +137,7 @@ def grid(table: str, dataset: str, model: str) -> Grid:
 
 
 def base_name(dataset: str) -> str:
-    """The dataset that a generated one stands for, or the dataset itself.
-
-    Args:
-        dataset: a name.
-
-    Returns:
-        The name without ``like:`` and scale.
+    """Return the dataset that a generated one stands for, or the dataset itself.
 
     >>> base_name("like:cora@0.1"), base_name("cora")
     ('cora', 'cora')

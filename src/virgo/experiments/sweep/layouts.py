@@ -250,13 +250,7 @@ def _search(cell: ResultCell) -> str:
 
 
 def settings(config: Config) -> str:
-    """A configuration in one line.
-
-    Args:
-        config: the configuration.
-
-    Returns:
-        Names and values.
+    """Return a configuration in one line.
 
     >>> settings({"lr": 0.01, "weight_decay": 5e-06, "patience": None})
     'lr 0.01, weight_decay 5e-06, patience none'
@@ -272,13 +266,7 @@ def _number(mean: float, sd: float) -> str:
 
 
 def signed(value: float) -> str:
-    """A number with its sign and two digits, never a minus before a zero.
-
-    Args:
-        value: the number.
-
-    Returns:
-        Its text.
+    """Return a number with its sign and two digits, never a minus before a zero.
 
     >>> signed(0.104), signed(-0.001), signed(float("inf"))
     ('+0.10', '+0.00', '+inf')
@@ -287,13 +275,7 @@ def signed(value: float) -> str:
 
 
 def p_value(p: float | None) -> str:
-    """A p value with three digits, never shown as 0.
-
-    Args:
-        p: the p value, or None.
-
-    Returns:
-        Its text, empty for None.
+    """Return a p value with three digits, never as 0; empty for None.
 
     >>> p_value(0.0312), p_value(0.00001), p_value(None)
     ('0.031', '< 0.001', '')

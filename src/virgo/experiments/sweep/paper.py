@@ -20,13 +20,7 @@ class Printed(NamedTuple):
 
 @cache
 def printed(table: str) -> Mapping[Key, Printed]:
-    """The paper's cells of a table in its order.
-
-    Args:
-        table: the table.
-
-    Returns:
-        The cells; none for a table that is not the paper's.
+    """Return the paper's cells of a table in its order; none for a table that it lacks.
 
     >>> printed("table1")["cora", "gcn", "xavier"]
     Printed(mean=81.5, sd=0.2)

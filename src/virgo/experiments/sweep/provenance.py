@@ -101,13 +101,7 @@ class Provenance:
 
 
 def span(numbers: Sequence[int]) -> str:
-    """Whole numbers with ranges of consecutive ones.
-
-    Args:
-        numbers: sorted numbers.
-
-    Returns:
-        Their text.
+    """Return sorted whole numbers with ranges of consecutive ones.
 
     >>> span([0, 1, 2, 3, 7, 9, 10])
     '0-3, 7, 9-10'

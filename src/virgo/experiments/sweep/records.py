@@ -86,13 +86,7 @@ class Record:
 
 
 def canonical(config: Config) -> str:
-    """A configuration as text that does not depend on the order of its keys.
-
-    Args:
-        config: the configuration.
-
-    Returns:
-        Compact JSON with sorted keys.
+    """Return a configuration as JSON that does not depend on the order of its keys.
 
     >>> canonical({"lr": 0.01, "dropout": 0.5})
     '{"dropout":0.5,"lr":0.01}'

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from virgo.errors import OptionError
 from virgo.experiments.sweep.bench import failed
-from virgo.experiments.sweep.board import SEED
+from virgo.experiments.sweep.claims import SEED
 from virgo.experiments.sweep.storage import Storage, Worker, open_storage, worker_of
 from virgo.experiments.sweep.worker import Stop, Sweep, one_thread, work
 from virgo.experiments.sweep.worker import main as worker_main

@@ -20,14 +20,7 @@ OK = "ok"
 
 
 def key_of(config: Config, *, without: Sequence[str] = ()) -> Key:
-    """A configuration as a key to look up by; 0 and 0.0 are the same.
-
-    Args:
-        config: the configuration.
-        without: names to leave out.
-
-    Returns:
-        The key.
+    """Return a configuration as a key to look up by; 0 and 0.0 are the same.
 
     >>> key_of({"lr": 0.01, "dropout": 0}) == key_of({"dropout": 0.0, "lr": 0.01})
     True

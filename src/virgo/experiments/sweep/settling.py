@@ -27,13 +27,7 @@ Name = TypeVar("Name", str, int)
 
 
 def best_so_far(curve: Curve) -> dict[int, float]:
-    """The largest value up to each epoch.
-
-    Args:
-        curve: the values.
-
-    Returns:
-        The running maximum.
+    """Return the largest value up to each epoch.
 
     >>> best_so_far({1: 0.2, 2: 0.1, 3: 0.4})
     {1: 0.2, 2: 0.2, 3: 0.4}
@@ -61,13 +55,7 @@ def averaged(curves: Sequence[Curve]) -> dict[int, float]:
 
 
 def ranks(values: Mapping[str, float]) -> dict[str, int]:
-    """The rank of each value, 1 for the largest; equal values share a rank.
-
-    Args:
-        values: the value of each name.
-
-    Returns:
-        The rank of each name.
+    """Return the rank of each value, 1 for the largest; equal values share a rank.
 
     >>> ranks({"a": 0.5, "b": 0.7, "c": 0.5})
     {'a': 2, 'b': 1, 'c': 2}

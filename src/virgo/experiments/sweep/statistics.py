@@ -23,13 +23,7 @@ MOST_FLIPPED = 16
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, independent of the order of the values.
-
-    Args:
-        values: the values.
-
-    Returns:
-        The mean; NaN for no values.
+    """Return the mean, independent of the order of the values; NaN for none.
 
     >>> mean([0.1] * 10)
     0.1
@@ -38,13 +32,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """The standard deviation with ``n - 1`` in the denominator (ddof 1).
-
-    Args:
-        values: the values.
-
-    Returns:
-        The deviation; NaN for fewer than two values.
+    """Return the standard deviation (ddof 1); NaN for fewer than two values.
 
     >>> round(deviation([1.0, 2.0, 3.0]), 3), deviation([1.0])
     (1.0, nan)

@@ -13,17 +13,10 @@ from virgo.experiments.sweep.layouts import View, view
 from virgo.experiments.sweep.paper import printed
 from virgo.experiments.sweep.provenance import Provenance
 from virgo.experiments.sweep.records import Record
+from virgo.experiments.sweep.remarks import remarks
 from virgo.experiments.sweep.selection import Space, select
 from virgo.experiments.sweep.statistics import paired
-from virgo.experiments.sweep.verdicts import (
-    Place,
-    ResultCell,
-    Verdict,
-    judged,
-    overlap_of,
-    ranked,
-    remarks,
-)
+from virgo.experiments.sweep.verdicts import Place, ResultCell, Verdict, judged, overlap_of, ranked
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,7 +17,8 @@ from optuna.exceptions import UpdateFinishedTrialError
 
 from virgo.errors import OptionError, VirgoError
 from virgo.experiments.sweep.bench import Bench
-from virgo.experiments.sweep.board import Board, TrialClaim
+from virgo.experiments.sweep.board import Board
+from virgo.experiments.sweep.claims import TrialClaim
 from virgo.experiments.sweep.grids import GridCell
 from virgo.experiments.sweep.storage import GRACE, Storage, myself, open_storage
 
