@@ -17,12 +17,12 @@ from torch_geometric.data import Batch, Data, InMemoryDataset
 
 import virgo
 from virgo.data import Dataset
+from virgo.experiments.models.convolutions import operator_entries
 from virgo.experiments.tasks import Outcome, Seeds, Settings, Training, checkpoint
 from virgo.experiments.tasks import graph as graph_task
 from virgo.experiments.tasks.graph import GraphTask
 from virgo.experiments.tasks.graph.labels import masked_loss, score
 from virgo.experiments.tasks.graph.merged import Merged, ranges
-from virgo.experiments.tasks.passes import operator_edges
 
 CONFIG = {
     "hidden_channels": 8,
@@ -117,7 +117,7 @@ def test_an_operator_on_some_graphs_is_that_of_their_batch(name: str, chosen: li
     graphs = rough()
     data = Batch.from_data_list([graphs[i] for i in chosen])
     n = data.num_nodes
-    row, col, value = operator_edges(name, data.edge_index, n)
+    row, col, value = operator_entries(name, data.edge_index, n)
     expected = torch.zeros(n, n).index_put((row, col), value, accumulate=True)
     found = Merged(graphs).operator(name, torch.tensor(chosen))
     torch.testing.assert_close(found.matrix.to_dense(), expected)
@@ -232,7 +232,10 @@ def test_the_loop_is_a_plain_pyg_loop(task: GraphTask, name: str) -> None:
             valid = score(dataset.metric, *output(split["valid"]))
         told = ours.advance()
         assert told.loss == pytest.approx(np.mean(losses), rel=1e-3)
-        assert told.valid == pytest.approx(valid, abs=0.02)
+        # Adam turns the rounding errors of biases before a BatchNorm, whose gradient is zero, into
+        # whole steps, so one graph of the validation part may tip over
+        tip = 1 / len(split["valid"]) if dataset.metric == "accuracy" else 0.0
+        assert told.valid == pytest.approx(valid, abs=0.02 + tip)
 
 
 # --- folds --------------------------------------------------------------------------------------
@@ -608,7 +611,7 @@ def binary(labels: Sequence[float], **split: Any) -> Dataset:
         ),
         (
             made([ring(3, [0.0, 1.0])] * 6, "ap", 3, train=[0], valid=[1], test=[2]),
-            "expected 3 labels a graph, got 2",
+            "expected 3 labels per graph, got 2",
         ),
     ],
     ids=[

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from virgo.errors import OptionError
-from virgo.experiments.models.gcn import GCN
-from virgo.experiments.models.gin import GIN
-from virgo.experiments.models.network import NGNN_TYPES, Network
-from virgo.experiments.models.sage import GraphSAGE
+from virgo.experiments.models.network import GCN, GIN, NGNN_TYPES, GraphSAGE, Network, sizes_in
 
 __all__ = ["GCN", "GIN", "MODELS", "NGNN_TYPES", "GraphSAGE", "Network", "build", "from_recipe"]
 
@@ -23,10 +20,16 @@ def build(name: str, in_channels: int, out_channels: int, config: Mapping[str, A
 
     Args:
         name: one of :data:`MODELS`; ``ngnn-`` inserts linear layers.
-        in_channels: features of a node.
-        out_channels: outputs of a node.
+        in_channels: features per node.
+        out_channels: outputs per node.
         config: ``hidden_channels``, ``num_layers``, ``dropout``; for NGNN also ``ngnn_type`` and
-            ``num_ngnn_layers``. Other keys are not of the network and are left alone.
+            ``num_ngnn_layers``; other keys are ignored.
+
+    Returns:
+        The network with PyTorch's initialisation.
+
+    Raises:
+        OptionError: ``name`` is not in :data:`MODELS`.
 
     >>> build("ngnn-gcn", 8, 3, {"hidden_channels": 16, "num_layers": 2}).inserted[0]
     ModuleList(
@@ -35,28 +38,24 @@ def build(name: str, in_channels: int, out_channels: int, config: Mapping[str, A
     """
     if name not in MODELS:
         raise OptionError(f"model: expected one of {', '.join(MODELS)}, got {name!r}. Choose one.")
-    sizes = {key: config[key] for key in ("hidden_channels", "num_layers") if key in config}
+    sizes = sizes_in(config)
     if name.startswith("ngnn-"):
-        ngnn = {
-            "ngnn_type": config.get("ngnn_type", "input"),
-            "num_ngnn_layers": config.get("num_ngnn_layers", 1),
-        }
-    else:
-        ngnn = {}
-    family = FAMILIES[name.removeprefix("ngnn-")]
-    return family(
-        in_channels, out_channels=out_channels, dropout=config.get("dropout", 0.0), **sizes, **ngnn
-    )
+        sizes["ngnn_type"] = config.get("ngnn_type", "input")
+        sizes["num_ngnn_layers"] = config.get("num_ngnn_layers", 1)
+    return FAMILIES[name.removeprefix("ngnn-")](in_channels, out_channels=out_channels, **sizes)
 
 
 def from_recipe(name: str, recipe: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
-    """A network of any task, from the few facts about its dataset that a checkpoint keeps.
+    """A network of any task, from the few facts about its dataset that a checkpoint holds.
 
     Args:
         name: of the network.
-        recipe: ``form`` and what that form needs: ``"node"``, ``"link"``, ``"pooled"`` (graphs) or
-            ``"molecule"``.
+        recipe: ``form``, which is ``"node"``, ``"link"``, ``"pooled"`` (graphs) or ``"molecule"``,
+            and the sizes that the form needs.
         config: its sizes, as :func:`build` takes them.
+
+    Returns:
+        The network with PyTorch's initialisation.
 
     >>> recipe = {"form": "node", "in_channels": 8, "out_channels": 3}
     >>> from_recipe("gcn", recipe, {"num_layers": 2}).convs[1]

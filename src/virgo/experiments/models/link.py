@@ -87,6 +87,12 @@ class LinkModel(nn.Module):
             )
         return x
 
+    def learned(self, nodes: Tensor | None = None) -> Tensor | None:
+        """The embeddings to learn, of all nodes or of some; ``None`` where nodes have features."""
+        if self.embedding is None:
+            return None
+        return self.embedding.weight if nodes is None else self.embedding.weight[nodes]
+
     def forward(
         self, x: Tensor | None, edge_index: Any, edge_weight: Tensor | None = None
     ) -> Tensor:
@@ -144,6 +150,3 @@ def build_link(
 def link_loss(positive: Tensor, negative: Tensor) -> Tensor:
     r"""Binary cross-entropy: mean of :math:`-\log\sigma(s)` and of :math:`-\log(1 - \sigma(s))`."""
     return functional.softplus(-positive).mean() + functional.softplus(negative).mean()
-
-
-__all__ = ["LINK_MODELS", "LinkModel", "Predictor", "build_link", "link_loss"]

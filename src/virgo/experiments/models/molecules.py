@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from virgo.errors import GraphError
 from virgo.experiments.data.ogb_files import ogb
-from virgo.experiments.models.network import check_sizes
-from virgo.experiments.models.pooled import Drop, Pooled, find_family, sizes_in
+from virgo.experiments.models.network import check_sizes, sizes_in
+from virgo.experiments.models.pooled import Drop, Pooled, find_family
 from virgo.layers import LayerView, Stage, Term, register_layer
 
 

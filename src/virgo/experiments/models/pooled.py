@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional
-from torch_geometric.nn import GCNConv, GINConv, global_mean_pool
+from torch_geometric.nn import global_mean_pool
 
 from virgo.errors import OptionError
-from virgo.experiments.models.gcn import mix_gcn
-from virgo.experiments.models.gin import mix_gin
-from virgo.experiments.models.network import Apply, check_sizes
+from virgo.experiments.models.convolutions import Apply, GCNLayers, GINLayers
+from virgo.experiments.models.network import check_sizes, sizes_in
 
 Convolve = Callable[[int, Tensor], Tensor]
 """``convolve(layer, h)`` is the output of a message-passing layer."""
@@ -35,7 +34,7 @@ class Pooled(nn.Module):
     Args:
         convs: the message-passing layers.
         hidden_channels: width of what they return.
-        out_channels: outputs of a graph.
+        out_channels: outputs per graph.
         dropout: probability, after every layer.
     """
 
@@ -77,22 +76,21 @@ class Pooled(nn.Module):
 
 
 class PooledNetwork(Pooled, ABC):
-    r"""The TU form. A layer is a sum of terms :math:`P H W` and a bias.
+    r"""The TU form.
 
-    As in :class:`~virgo.experiments.models.Network`,
-    ``forward`` runs PyG's own layers and :meth:`mix` says the
-    same of one layer in terms of products that somebody else computes.
+    As in :class:`~virgo.experiments.models.Network`, ``forward`` runs PyG's own layers and
+    :meth:`mix` computes one layer from products :math:`P H W` that the caller provides.
 
     Args:
-        in_channels: features of a node.
+        in_channels: features per node.
         hidden_channels: width of every layer.
         num_layers: message-passing layers.
-        out_channels: outputs of a graph.
+        out_channels: outputs per graph.
         dropout: probability, after every layer.
     """
 
     #: The operators of a layer's terms, as in :attr:`virgo.experiments.models.Network.operators`.
-    operators: tuple[str, ...]
+    operators: ClassVar[tuple[str, ...]]
 
     def __init__(
         self,
@@ -104,16 +102,17 @@ class PooledNetwork(Pooled, ABC):
     ) -> None:
         check_sizes(hidden_channels, num_layers, dropout)
         widths = [in_channels, *[hidden_channels] * (num_layers - 1)]
-        convs = [self.make_conv(width, hidden_channels) for width in widths]
+        convs = [self.make_conv(width, hidden_channels, hidden_channels) for width in widths]
         super().__init__(convs, hidden_channels, out_channels, dropout)
 
     @staticmethod
     @abstractmethod
-    def make_conv(in_channels: int, out_channels: int) -> nn.Module:
+    def make_conv(in_channels: int, out_channels: int, hidden_channels: int) -> nn.Module:
         """One message-passing layer."""
 
+    @staticmethod
     @abstractmethod
-    def mix(self, conv: Any, apply: Apply) -> Tensor:
+    def mix(conv: Any, apply: Apply) -> Tensor:
         """One layer's output from the products of its terms."""
 
     def forward(
@@ -123,37 +122,14 @@ class PooledNetwork(Pooled, ABC):
         return self.run(x, lambda layer, h: self.convs[layer](h, edge_index), batch, num_graphs)
 
 
-class PooledGCN(PooledNetwork):
-    r"""GCN: :math:`H' = \hat D^{-1/2} (A + I) \hat D^{-1/2} H W + b` in every layer."""
-
-    operators = ("gcn",)
-
-    @staticmethod
-    def make_conv(in_channels: int, out_channels: int) -> GCNConv:
-        return GCNConv(in_channels, out_channels)
-
-    def mix(self, conv: Any, apply: Apply) -> Tensor:
-        return mix_gcn(conv, apply)
+class PooledGCN(GCNLayers, PooledNetwork):
+    """GCN with BatchNorm between layers."""
 
 
-class PooledGIN(PooledNetwork):
-    r"""GIN: :math:`H' = \mathrm{ReLU}(\mathrm{BN}((A + I) H W_1 + b_1)) W_2 + b_2` in a layer."""
+class PooledGIN(GINLayers, PooledNetwork):
+    """GIN with BatchNorm between layers and inside them."""
 
-    operators = ("sum",)
-
-    @staticmethod
-    def make_conv(in_channels: int, out_channels: int) -> GINConv:
-        return GINConv(
-            nn.Sequential(
-                nn.Linear(in_channels, out_channels),
-                nn.BatchNorm1d(out_channels),
-                nn.ReLU(),
-                nn.Linear(out_channels, out_channels),
-            )
-        )
-
-    def mix(self, conv: Any, apply: Apply) -> Tensor:
-        return mix_gin(conv, apply)
+    norm = True
 
 
 FAMILIES: dict[str, type[PooledNetwork]] = {"gcn": PooledGCN, "gin": PooledGIN}
@@ -166,8 +142,8 @@ def build(
 
     Args:
         name: ``"gcn"`` or ``"gin"``.
-        in_channels: features of a node.
-        out_channels: outputs of a graph.
+        in_channels: features per node.
+        out_channels: outputs per graph.
         config: ``hidden_channels``, ``num_layers``, ``dropout``; other keys are left alone.
 
     >>> build("gcn", 12, 2, {"num_layers": 3}).convs[1]
@@ -185,9 +161,3 @@ def find_family(families: Mapping[str, Any], name: str) -> Any:
             f"model: expected {known} for graph classification, got {name!r}. Choose one."
         )
     return families[name]
-
-
-def sizes_in(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a configuration's keys that size a network."""
-    wanted = ("hidden_channels", "num_layers", "dropout")
-    return {key: config[key] for key in wanted if key in config}

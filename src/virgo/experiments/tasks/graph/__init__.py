@@ -38,6 +38,7 @@ from virgo.experiments.tasks.graph.labels import (
     score,
 )
 from virgo.experiments.tasks.graph.merged import Merged
+from virgo.experiments.tasks.metrics import check_dataset
 from virgo.experiments.tasks.outcome import Seeds
 from virgo.experiments.tasks.settings import Settings
 from virgo.experiments.tasks.starts import Starts, transposed_in_memory
@@ -131,16 +132,7 @@ class GraphTask:
     """
 
     def __init__(self, dataset: Any) -> None:
-        if dataset.task != "graph":
-            raise OptionError(
-                f"{dataset.name}: expected a graph classification dataset, got a {dataset.task} "
-                f"one. Choose another."
-            )
-        if dataset.metric not in METRICS:
-            known = ", ".join(METRICS)
-            raise OptionError(
-                f"{dataset.name}: expected a metric of {known}, got {dataset.metric!r}."
-            )
+        check_dataset(dataset, "graph", METRICS)
         self.dataset = dataset
         self.merged = Merged(dataset.data, dataset.name)
         self.is_molecules = self.merged.x is not None and not self.merged.x.is_floating_point()
