@@ -36,8 +36,8 @@ from torch import nn
 from turns import in_turns
 
 import virgo
-from virgo.experiments.models.link import LinkModel, build_link, link_loss
 from virgo.experiments.models.convolutions import operator_entries
+from virgo.experiments.models.link import LinkModel, build_link, link_loss
 from virgo.experiments.tasks.encoding import Encoding
 from virgo.experiments.tasks.fused import Constant, csr
 from virgo.experiments.tasks.link import LinkTask, pairs

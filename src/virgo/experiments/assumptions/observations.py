@@ -38,20 +38,15 @@ CHANCE = "absolute value of independent neurons"
 PER_PATH = "spread of the paths' own means"
 ALL = "all neurons of the layer"
 #: What depends on the number of neurons, and is therefore shown for all of them as well.
-WIDTH_MATTERS = (
-    ("A2", ABSOLUTE),
-    ("A3", ABSOLUTE),
-    ("A3", SQUARES_ABSOLUTE),
-    ("A4", PER_PATH),
-)
+WIDTH_MATTERS = (("A2", ABSOLUTE), ("A3", ABSOLUTE), ("A3", SQUARES_ABSOLUTE), ("A4", PER_PATH))
 
 Propagate = Callable[[Vector], Vector]
-Observations = dict[tuple[str, str], Vector]  # (table, reading) -> one number an observation
+Observations = dict[tuple[str, str], Vector]  # (table, reading) -> one number per observation
 
 
 @dataclass(frozen=True)
-class Network:
-    r"""What a forward pass leaves behind, one matrix ``[num_nodes, width]`` a layer.
+class ObservedNetwork:
+    r"""What a forward pass leaves behind, one matrix ``[num_nodes, width]`` per layer.
 
     ``before`` are the pre-activations :math:`\hat h`; ``linear`` the features times the weights,
     without graph and activation.
@@ -63,7 +58,7 @@ class Network:
     linear: tuple[Vector, ...]
 
     @classmethod
-    def run(cls, x: Vector, weights: Sequence[Vector], propagate: Propagate) -> Network:
+    def run(cls, x: Vector, weights: Sequence[Vector], propagate: Propagate) -> ObservedNetwork:
         """``weights`` are ``[in, out]``, as in ``h W``; ``propagate`` multiplies by the graph."""
         h = z = x
         before, linear = [], []
@@ -77,7 +72,7 @@ class Network:
         return cls(x, tuple(weights), tuple(before), tuple(linear))
 
     def delta(self, paths: Paths) -> Vector:
-        r""":math:`\delta_p`, a 0/1 row a path: 1 where every pre-activation on it is positive."""
+        r""":math:`\delta_p`, one row per path: 1 where every pre-activation is positive, else 0."""
         is_open = np.ones((len(paths), self.before[0].shape[1]), dtype=bool)
         for k in range(paths.length):
             is_open &= self.before[paths.length - k - 1][paths.nodes[:, k]] > 0
@@ -93,7 +88,7 @@ class Network:
         return self.delta(paths) * paths.scale[:, None] * self.source(paths)
 
     def weight_path(self, paths: Paths, rng: np.random.Generator) -> Vector:
-        r""":math:`h_{j_l,t_0}^0 w_{t_0,t_1}^0 \cdots w_{t_{l-1},t}^{l-1}` over t, one row a path.
+        r""":math:`h_{j_l,t_0}^0 w_{t_0,t_1}^0 \cdots w_{t_{l-1},t}^{l-1}` over t, one row per path.
 
         :math:`t_0` is uniform among the features that are not zero, since the others carry
         nothing; the other neurons are uniform. A node without features gives zeros.
@@ -117,7 +112,7 @@ class Network:
 def centred(rows: Vector) -> Vector:
     """Each row with mean 0 and length 1; NaN where it is constant and has no correlation."""
     means = rows.mean(axis=1, keepdims=True)
-    # rounding may leave something of a constant row, so that it is asked before
+    # checked before: rounding may leave something of a constant row
     constant = rows.max(axis=1, keepdims=True) == rows.min(axis=1, keepdims=True)
     return _directions(np.where(constant, 0.0, rows - means))
 
@@ -161,7 +156,7 @@ def absolute_by_chance(neurons: int) -> tuple[float, float]:
 
 
 def observe(
-    network: Network, paths: Paths, neurons: npt.NDArray[np.int64], rng: np.random.Generator
+    network: ObservedNetwork, paths: Paths, neurons: npt.NDArray[np.int64], rng: np.random.Generator
 ) -> Observations:
     """A1 to A4 on these paths and neurons, in the readings that need nothing else."""
     delta, source = network.delta(paths)[:, neurons], network.source(paths)[:, neurons]
@@ -190,7 +185,7 @@ def observe(
 
 
 def observe_clusters(
-    network: Network,
+    network: ObservedNetwork,
     walks: Walks,
     paths: Paths,
     neurons: npt.NDArray[np.int64],
@@ -208,13 +203,15 @@ def observe_clusters(
     }
 
 
-def _two(network: Network, paths: Paths, others: Paths, neurons: npt.NDArray[np.int64]) -> Vector:
+def _two(
+    network: ObservedNetwork, paths: Paths, others: Paths, neurons: npt.NDArray[np.int64]
+) -> Vector:
     different = (paths.nodes != others.nodes).any(axis=1)
     first, second = network.message(paths[different]), network.message(others[different])
     return correlation(first[:, neurons], second[:, neurons])
 
 
-def predicted_first(network: Network, walks: Walks, paths: Paths) -> Vector:
+def predicted_first(network: ObservedNetwork, walks: Walks, paths: Paths) -> Vector:
     r"""A3 for length 1 without sampling any weight: :math:`\sqrt{2/\pi}\,\cos(\tilde a_i, x_j)`.
 
     Over neurons, :math:`\hat h_i` and :math:`z_p` are the images of
