@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from virgo.plans import text_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Plain: TypeAlias = Mapping[str, Any]
+"""What JSON can hold, by name."""
 
 PRINTED = "as printed"
 _TABLES = ("message_paths", "weight_paths", "delta_and_weight_path", "delta", "softmax")
@@ -97,7 +100,7 @@ class Rendered(ABC):
 
     @property
     @abstractmethod
-    def datasets(self) -> Mapping[str, Any]:
+    def datasets(self) -> Plain:
         """The tables of each graph in plain types, as :meth:`Assumptions.to_dict` gives them."""
 
     @abstractmethod
@@ -169,7 +172,7 @@ class Assumptions(Rendered):
     delta_and_weight_path: AssumptionTable
     delta: AssumptionTable
     softmax: AssumptionTable
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Plain = field(default_factory=dict)
 
     @property
     def tables(self) -> tuple[AssumptionTable, ...]:
@@ -177,7 +180,7 @@ class Assumptions(Rendered):
         return tuple(getattr(self, name) for name in _TABLES)
 
     @property
-    def datasets(self) -> Mapping[str, Any]:
+    def datasets(self) -> Plain:
         """These tables under the graph's name."""
         return {self.name or "this graph": self.to_dict()}
 
@@ -208,12 +211,12 @@ class Assumptions(Rendered):
 class Verified(Rendered):
     """The tables of several graphs, as ``verify_all`` returns them or its JSON holds them."""
 
-    results: Mapping[str, Any]
+    results: Plain
 
     @property
-    def datasets(self) -> Mapping[str, Any]:
+    def datasets(self) -> Plain:
         """The tables by the name of the graph."""
-        datasets: Mapping[str, Any] = self.results["datasets"]
+        datasets: Plain = self.results["datasets"]
         return datasets
 
     def to_json(self, indent: int | None = None) -> str:
@@ -221,7 +224,7 @@ class Verified(Rendered):
         return json.dumps(self.results, indent=indent) + "\n"
 
 
-def refresh(document: str, results: Mapping[str, Any]) -> str:
+def refresh(document: str, results: Plain) -> str:
     """A document with every table from ``<!-- A1 -->`` to ``<!-- end A1 -->`` written anew.
 
     Args:
@@ -243,7 +246,7 @@ def _markdown(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _series(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _series(table: Plain) -> list[dict[str, Any]]:
     """The reading as printed, the paper's cells where it has them, and what is expected."""
     first = table["rows"][0]
     cells = [cell or {"mean": None, "sd": None} for cell in first["cells"]]
@@ -258,7 +261,7 @@ def _series(table: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*series, {"name": "expected", "values": expected, "spread": None, "dashed": True}]
 
 
-def _grid(table: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def _grid(table: Plain) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows: for each column ours beside the paper's, and last what is expected."""
     digits = table["digits"]
     header = ["reading"]
@@ -286,7 +289,7 @@ def _number(cell: tuple[float | None, float | None], digits: int) -> str:
     return re.sub(r"^-(0\.0+)(?!\d)", r"\1", shown)  # no minus before a zero
 
 
-def _undefined(table: Mapping[str, Any]) -> list[str]:
+def _undefined(table: Plain) -> list[str]:
     """One line per row that leaves out correlations."""
     lines = []
     for row in table["rows"]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from virgo.errors import OptionError
-from virgo.experiments.models.network import GCN, GIN, NGNN_TYPES, GraphSAGE, Network, sizes_in
+from virgo.experiments.models.network import (
+    GCN,
+    GIN,
+    NGNN_TYPES,
+    Config,
+    GraphSAGE,
+    Network,
+    sizes_in,
+)
 
 __all__ = ["GCN", "GIN", "MODELS", "NGNN_TYPES", "GraphSAGE", "Network", "build", "from_recipe"]
 
@@ -15,7 +22,7 @@ FAMILIES: dict[str, type[Network]] = {"gcn": GCN, "sage": GraphSAGE, "gin": GIN}
 MODELS = (*FAMILIES, "ngnn-gcn", "ngnn-sage")
 
 
-def build(name: str, in_channels: int, out_channels: int, config: Mapping[str, Any]) -> Network:
+def build(name: str, in_channels: int, out_channels: int, config: Config) -> Network:
     """The network called ``name``, sized by ``config``.
 
     Args:
@@ -45,7 +52,7 @@ def build(name: str, in_channels: int, out_channels: int, config: Mapping[str, A
     return FAMILIES[name.removeprefix("ngnn-")](in_channels, out_channels=out_channels, **sizes)
 
 
-def from_recipe(name: str, recipe: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+def from_recipe(name: str, recipe: Config, config: Config) -> Any:
     """A network of any task, from the few facts about its dataset that a checkpoint holds.
 
     Args:

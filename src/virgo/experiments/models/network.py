@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,6 +13,9 @@ from torch_geometric.utils import trim_to_layer
 
 from virgo.errors import OptionError
 from virgo.experiments.models.convolutions import Apply, GCNLayers, GINLayers, SAGELayers
+
+Config: TypeAlias = Mapping[str, Any]
+"""Hyper-parameters by name."""
 
 #: Where NGNN inserts linear layers: after the first, the inner, the last, or every layer.
 NGNN_TYPES = ("input", "hidden", "output", "all")
@@ -106,8 +109,7 @@ class Network(nn.Module, ABC):
         return x
 
     def _insert(self, layer: int, x: Tensor) -> Tensor:
-        inserted: Any = self.inserted[layer]
-        for linear in inserted:
+        for linear in self.inserted[layer]:  # type: ignore[attr-defined]
             x = linear(x.relu())
         return x
 
@@ -143,7 +145,7 @@ def _is_at(ngnn_type: str, layer: int, num_layers: int) -> bool:
     }[ngnn_type]
 
 
-def sizes_in(config: Mapping[str, Any]) -> dict[str, Any]:
+def sizes_in(config: Config) -> dict[str, Any]:
     """Those keys of a configuration that size a network of any form."""
     wanted = ("hidden_channels", "num_layers", "dropout")
     return {key: config[key] for key in wanted if key in config}

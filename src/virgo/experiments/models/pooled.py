@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -16,13 +16,16 @@ from torch_geometric.nn import global_mean_pool
 
 from virgo.errors import OptionError
 from virgo.experiments.models.convolutions import Apply, GCNLayers, GINLayers
-from virgo.experiments.models.network import check_sizes, sizes_in
+from virgo.experiments.models.network import Config, check_sizes, sizes_in
 
 Convolve = Callable[[int, Tensor], Tensor]
 """``convolve(layer, h)`` is the output of a message-passing layer."""
 
 Drop = Callable[[Tensor, bool], Tensor]
 """``drop(h, relu)`` is dropout, after a ReLU if that is asked for."""
+
+
+P = TypeVar("P", bound="Pooled")
 
 
 class Pooled(nn.Module):
@@ -64,6 +67,9 @@ class Pooled(nn.Module):
             batch: the graph of every node.
             num_graphs: how many there are; the last node's graph is the last if ``None``.
             drop: ReLU and dropout; PyTorch's if ``None``.
+
+        Returns:
+            One row per graph.
         """
         drop = drop or self._drop
         for layer, norm in enumerate(self.norms):
@@ -135,26 +141,27 @@ class PooledGIN(GINLayers, PooledNetwork):
 FAMILIES: dict[str, type[PooledNetwork]] = {"gcn": PooledGCN, "gin": PooledGIN}
 
 
-def build(
-    name: str, in_channels: int, out_channels: int, config: Mapping[str, Any]
-) -> PooledNetwork:
+def build(name: str, in_channels: int, out_channels: int, config: Config) -> PooledNetwork:
     """The network called ``name``, sized by ``config``.
 
     Args:
         name: ``"gcn"`` or ``"gin"``.
         in_channels: features per node.
         out_channels: outputs per graph.
-        config: ``hidden_channels``, ``num_layers``, ``dropout``; other keys are left alone.
+        config: ``hidden_channels``, ``num_layers``, ``dropout``; other keys are ignored.
+
+    Returns:
+        The network with PyTorch's initialisation.
 
     >>> build("gcn", 12, 2, {"num_layers": 3}).convs[1]
     GCNConv(64, 64)
     """
-    family: type[PooledNetwork] = find_family(FAMILIES, name)
+    family = find_family(FAMILIES, name)
     return family(in_channels, out_channels=out_channels, **sizes_in(config))
 
 
-def find_family(families: Mapping[str, Any], name: str) -> Any:
-    """The class of a name, or an error that lists them."""
+def find_family(families: Mapping[str, type[P]], name: str) -> type[P]:
+    """The class of a name; an error lists them."""
     if name not in families:
         known = " or ".join(families)
         raise OptionError(

@@ -13,14 +13,23 @@ from typing import Any
 
 import numba
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+Floats = npt.NDArray[np.float32]
 _jit = numba.njit(cache=True, nogil=True, fastmath=True)
 
 
 @_jit
-def _forward(x: Any, out: Any, word: Any, other: Any, threshold: Any, scale: Any) -> None:
+def _forward(
+    x: Floats,
+    out: Floats,
+    word: np.uint32,
+    other: np.uint32,
+    threshold: np.uint32,
+    scale: np.float32,
+) -> None:
     # Two multiply-and-shift rounds, whose constants come from a search for low bias ("lowbias32"),
     # with the second word between them: two epochs' masks share no permutation.
     for i in range(x.size):
@@ -33,7 +42,7 @@ def _forward(x: Any, out: Any, word: Any, other: Any, threshold: Any, scale: Any
 
 
 @_jit
-def _backward(grad: Any, out: Any, result: Any, scale: Any) -> None:
+def _backward(grad: Floats, out: Floats, result: Floats, scale: np.float32) -> None:
     for i in range(grad.size):
         result[i] = grad[i] * scale if out[i] > 0 else np.float32(0)
 
@@ -42,7 +51,7 @@ class _ReluDropout(torch.autograd.Function):
     """Keeps only its output: where that is positive, the gradient passes."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float, word: Any, other: Any) -> Tensor:
+    def forward(ctx: Any, x: Tensor, p: float, word: np.uint32, other: np.uint32) -> Tensor:
         x = x.contiguous()
         out = torch.empty_like(x)
         ctx.scale = np.float32(1 / (1 - p))
