@@ -91,7 +91,14 @@ class ObservedNetwork:
         r""":math:`h_{j_l,t_0}^0 w_{t_0,t_1}^0 \cdots w_{t_{l-1},t}^{l-1}` over t, one row per path.
 
         :math:`t_0` is uniform among the features that are not zero, since the others carry
-        nothing; the other neurons are uniform. A node without features gives zeros.
+        nothing; the other neurons are uniform.
+
+        Args:
+            paths: the message paths.
+            rng: of the neurons.
+
+        Returns:
+            One row per path; zeros for a node without features.
         """
         *inner, last = self.weights[: paths.length]
         out = np.zeros((len(paths), last.shape[1]))
@@ -135,6 +142,13 @@ def over_pairs(first: Vector, second: Vector) -> Vector:
 def correlation(first: Vector, second: Vector) -> Vector:
     """Pearson's correlation, row by row.
 
+    Args:
+        first: one row per correlation.
+        second: the same.
+
+    Returns:
+        One number per row; NaN where a row is constant.
+
     >>> correlation(np.array([[1.0, 2.0, 3.0], [1.0, 1.0, 1.0]]), np.array([[2.0, 4.0, 6.0]] * 2))
     array([ 1., nan])
     """
@@ -148,6 +162,12 @@ def absolute_by_chance(neurons: int) -> tuple[float, float]:
     r has mean 0 and variance :math:`1/(n-1)` and is close to normal, so :math:`|r|` is close to
     half-normal: mean :math:`\sqrt{2/(\pi(n-1))}`, sd :math:`\sqrt{(1-2/\pi)/(n-1)}`. It is not 0,
     and says how many neurons were compared rather than how they are related.
+
+    Args:
+        neurons: the number n.
+
+    Returns:
+        Mean and standard deviation.
 
     >>> [round(value, 2) for value in absolute_by_chance(100)]
     [0.08, 0.06]
@@ -218,6 +238,14 @@ def predicted_first(network: ObservedNetwork, walks: Walks, paths: Paths) -> Vec
     :math:`\tilde a_i = \sum_j \tilde A_{ij} x_j` and :math:`x_j` under the same random weights, so
     their correlation is the cosine of the two; and for jointly normal a, b of correlation c,
     :math:`\mathrm{corr}(1_{a>0}, b) = c\sqrt{2/\pi}`.
+
+    Args:
+        network: its features.
+        walks: its operator.
+        paths: of length 1.
+
+    Returns:
+        One number per path.
     """
     assert paths.length == 1
     assert walks.matrix.weights is not None

@@ -145,10 +145,8 @@ class Walks:
         return self._paths(self._walk(starts, length, rng, self._up_to(length)))
 
     def _walk(self, starts: Ids, length: int, rng: np.random.Generator, counts: list[Ids]) -> Ids:
-        """Start and indices of entries, step by step (so that double edges are two).
-
-        A step with k more to go is taken in proportion to ``counts[k]``.
-        """
+        """Start and indices of entries; with k steps to go, in proportion to ``counts[k]``."""
+        # entries rather than nodes, so that double edges are two walks
         pointer, here = self.matrix.pointer, starts
         steps = [starts]
         for left in range(length - 1, -1, -1):
@@ -205,6 +203,15 @@ def between_pairs(walks: Walks, length: int, number: int, rng: np.random.Generat
 
     A pair is uniform among the pairs that have a path: the ends of a uniform path, kept with
     probability one over the number of paths between them.
+
+    Args:
+        walks: over the operator.
+        length: of the paths.
+        number: of paths.
+        rng: of the pairs.
+
+    Returns:
+        The paths, pair by pair.
     """
     pairs: dict[tuple[int, int], Paths] = {}
     total = 0

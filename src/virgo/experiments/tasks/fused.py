@@ -1,9 +1,8 @@
 """ReLU and dropout in one pass over memory, products with constant matrices, CSR by arithmetic.
 
 PyTorch draws dropout masks on the CPU from one serial generator, which takes forty times as long as
-the rest of this operation and most of the time of a small network's epoch. Here element ``i`` is
-kept or dropped by a hash of ``i`` and two random words, so that the loop has no state and the
-compiler can vectorise it.
+the rest of this operation and most of a small network's epoch. Here element ``i`` is kept or
+dropped by a hash of ``i`` and two random words, so the loop has no state and can be vectorised.
 """
 
 from __future__ import annotations
@@ -136,7 +135,13 @@ def csr(row: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int]) -> Tens
 
 
 def offsets(counts: Tensor) -> Tensor:
-    """Where each of several groups begins in an array of all, and where the last ends.
+    """Where each group of items begins in an array of all, and where the last ends.
+
+    Args:
+        counts: items per group.
+
+    Returns:
+        One more number than groups.
 
     >>> offsets(torch.tensor([2, 0, 3])).tolist()
     [0, 2, 2, 5]
@@ -147,6 +152,13 @@ def offsets(counts: Tensor) -> Tensor:
 def ranges(start: Tensor, length: Tensor) -> Tensor:
     """The numbers ``start[i] .. start[i] + length[i] - 1`` of all ``i``, one after the other.
 
+    Args:
+        start: first numbers.
+        length: how many numbers each range has.
+
+    Returns:
+        All ranges, concatenated.
+
     >>> ranges(torch.tensor([7, 0, 3]), torch.tensor([2, 0, 3])).tolist()
     [7, 8, 3, 4, 5]
     """
@@ -156,7 +168,14 @@ def ranges(start: Tensor, length: Tensor) -> Tensor:
 
 
 def members(pointer: Tensor, groups: Tensor) -> Tensor:
-    """The indices of the items of some groups, of which ``pointer`` are the :func:`offsets`.
+    """The indices of the items of some groups.
+
+    Args:
+        pointer: the :func:`offsets` of all groups.
+        groups: which of them.
+
+    Returns:
+        The items of one group after the other.
 
     >>> members(torch.tensor([0, 2, 5, 6]), torch.tensor([2, 0])).tolist()
     [5, 0, 1]

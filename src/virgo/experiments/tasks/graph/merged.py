@@ -1,8 +1,7 @@
 """Many small graphs side by side as one, from which batches are cut by index arithmetic.
 
 PyG makes a batch by looping over its graphs, which on small graphs takes longer than the network.
-Here all graphs lie one after the other, and a batch is a few array look-ups: where its graphs'
-nodes, edges and rows of an operator begin, and how many they are.
+Here all graphs lie one after the other, and a batch is a few array look-ups.
 """
 
 from __future__ import annotations
@@ -21,9 +20,7 @@ from virgo.experiments.tasks.fused import Constant, csr, members, offsets, range
 
 
 class Merged:
-    """All graphs of a dataset.
-
-    One-hot features are kept as the numbers of their columns.
+    """All graphs of a dataset; one-hot features are stored as column numbers.
 
     Args:
         graphs: a dataset of PyG's or a list of ``Data``, with ``x`` and ``y``.
@@ -37,7 +34,7 @@ class Merged:
         ids: the columns of one-hot features, or none.
         width: columns of the features.
         edge_attr: features of the edges, if there are any.
-        y: a label, or a row of them, of every graph.
+        y: one label, or one row of labels, per graph.
     """
 
     def __init__(self, graphs: Any, name: str = "graphs") -> None:
@@ -58,10 +55,8 @@ class Merged:
     def __len__(self) -> int:
         return int(self.nodes.numel()) - 1
 
-    # --- making it --------------------------------------------------------------------------
-
     def _take_collated(self, graphs: InMemoryDataset) -> None:
-        """PyG's datasets hold their graphs side by side already."""
+        """PyG's datasets store their graphs one after the other already."""
         data, slices = graphs._data, graphs.slices
         self.edge_index, self.edges = data.edge_index, slices["edge_index"].long()
         self.edge_attr: Tensor | None = data.get("edge_attr")
@@ -88,8 +83,8 @@ class Merged:
                 )
             if graph.x.size(1) != graphs[0].x.size(1):
                 raise DataError(
-                    f"{self.name}: expected {graphs[0].x.size(1)} features a node as in the first "
-                    f"graph, got {graph.x.size(1)} in number {number}. Give all graphs the same."
+                    f"{self.name}: expected {graphs[0].x.size(1)} features per node as in the "
+                    f"first graph, got {graph.x.size(1)} in number {number}. Give all the same."
                 )
         self.width = int(graphs[0].x.size(1))
         self.nodes = offsets(torch.tensor([graph.x.size(0) for graph in graphs]))
@@ -116,7 +111,7 @@ class Merged:
                 self.x, self.ids = None, ids
 
     def _check(self) -> None:
-        """Damage that would otherwise move an edge or a label into another graph."""
+        """Raise for what would otherwise move an edge or a label into another graph."""
         size = torch.repeat_interleave(self.nodes.diff(), self.edges.diff())
         wrong = ((self.edge_index < 0) | (self.edge_index >= size)).any(0)
         if bool(wrong.any()):
@@ -127,16 +122,14 @@ class Merged:
             )
         if self.edge_attr is not None and self.edge_attr.size(0) != self.edge_index.size(1):
             raise DataError(
-                f"{self.name}: expected {self.edge_index.size(1)} rows of edge_attr, one an edge, "
+                f"{self.name}: expected {self.edge_index.size(1)} rows of edge_attr, one per edge, "
                 f"got {self.edge_attr.size(0)}. Check it against edge_index."
             )
         if self.y.size(0) != len(self):
             raise DataError(
-                f"{self.name}: expected {len(self)} rows of labels y, one a graph, got "
+                f"{self.name}: expected {len(self)} rows of labels y, one per graph, got "
                 f"{self.y.size(0)}. Give each graph a y of shape [1] or [1, tasks]."
             )
-
-    # --- taking graphs from it --------------------------------------------------------------
 
     def batch(self, graphs: Tensor) -> tuple[Tensor, Tensor]:
         """The nodes of some graphs, and which of these graphs each is in."""
@@ -153,7 +146,7 @@ class Merged:
 
     @cached_property
     def has_loops(self) -> bool:
-        """Whether a node is tied to itself, which PyG treats differently in a sparse matrix."""
+        """Whether there are self-loops, which PyG treats differently in a sparse matrix."""
         return bool((self.edge_index[0] == self.edge_index[1]).any())
 
     def take(self, graphs: Tensor, *, as_matrix: bool = False) -> Data:
@@ -163,6 +156,9 @@ class Merged:
             graphs: which.
             as_matrix: give ``adj_t`` in place of ``edge_index``; layers then need no memory for
                 messages.
+
+        Returns:
+            The batch.
         """
         nodes, batch = self.batch(graphs)
         edges = members(self.edges, graphs)

@@ -106,11 +106,7 @@ class LinkTask:
         return ClusterBatches(self, settings, seed, self._clusters[parts])
 
     def start(self, name: str, init: str, settings: Settings, seeds: Seeds) -> LinkModel:
-        """The model with its message-passing layers initialised, the rest as OGB's example has it.
-
-        Learning rate and dropout do not matter to that. Where embeddings are learned, a method
-        sees them as the features they are at the start.
-        """
+        """The model with its message-passing layers initialised, the rest as in OGB's example."""
         seed = seeds.initialisation
         model: LinkModel = self._starts.initialised(
             name, init, settings, seed, lambda model: self.plan(model, init, seed).apply_(model)
@@ -120,7 +116,13 @@ class LinkTask:
     def plan(self, model: LinkModel, init: str, seed: int) -> Plan:
         """The plan of an initialisation on the graph of the training edges.
 
-        Where embeddings are learned, it takes those that ``model`` has now for the features.
+        Args:
+            model: the network; where embeddings are learned, its present ones are the features.
+            init: a method with options after a plus.
+            seed: of the weights and of the edges of the loss.
+
+        Returns:
+            The plan.
         """
         method, options = parse_method(init)
         if model.embedding is not None:

@@ -25,6 +25,12 @@ PIECE = 1 << 14
 def base_name(name: str) -> str:
     """The dataset that a stand-in is like.
 
+    Args:
+        name: of a dataset, or ``like:`` one.
+
+    Returns:
+        OGB's name.
+
     >>> base_name("like:ogbl-ddi@0.2"), base_name("ogbl-ppa")
     ('ogbl-ddi', 'ogbl-ppa')
     """
