@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from virgo.errors import OptionError
@@ -64,23 +65,26 @@ def from_recipe(name: str, recipe: Config, config: Config) -> Any:
     Returns:
         The network with PyTorch's initialisation.
 
+    Raises:
+        OptionError: there is no network of this name in this form.
+
     >>> recipe = {"form": "node", "in_channels": 8, "out_channels": 3}
     >>> from_recipe("gcn", recipe, {"num_layers": 2}).convs[1]
     GCNConv(64, 3)
     """
-    # Each form is imported when it is asked for: molecules need an extra.
     form, sizes = recipe["form"], {key: recipe[key] for key in recipe if key != "form"}
     if form == "node":
         return build(name, **sizes, config=config)
+    # Each other form is imported when it is asked for: molecules need an extra.
     if form == "link":
         from virgo.experiments.models.link import build_link
 
         return build_link(name, **sizes, config=config)
-    if form == "pooled":
-        from virgo.experiments.models import pooled
-
-        return pooled.build(name, **sizes, config=config)
-    assert form == "molecule", form
-    from virgo.experiments.models import molecules
-
-    return molecules.build(name, **sizes, config=config)
+    module = {"pooled": "pooled", "molecule": "molecules"}[form]
+    families = import_module(f"{__name__}.{module}").FAMILIES
+    if name not in families:
+        known = " or ".join(families)
+        raise OptionError(
+            f"model: expected {known} for graph classification, got {name!r}. Choose one."
+        )
+    return families[name](**sizes, **sizes_in(config))

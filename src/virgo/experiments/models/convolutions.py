@@ -7,6 +7,7 @@ for nodes (:mod:`.network`) and for whole graphs (:mod:`.pooled`) inherit it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
@@ -40,18 +41,24 @@ def nonzeros(
         Rows, columns and values. Repeated edges, and a self-loop beside the diagonal term, are
         entries of their own.
     """
-    every = np.arange(num_nodes)
-    rows, columns, values = every, every, np.broadcast_to(operator.loop, num_nodes)
+    rows = columns = every = np.arange(num_nodes)
+    values: Vector = np.broadcast_to(np.asarray(operator.loop, dtype=np.float64), num_nodes)
     if operator.graph is not None:
         edges = operator.graph.by_target
         weights = np.ones(edges.num_edges) if edges.weights is None else edges.weights
-        rows = np.concatenate([np.repeat(every, np.diff(edges.pointer)), every])
-        columns = np.concatenate([edges.columns.astype(np.int64), every])
-        values = np.concatenate([weights, values])
-    left, right = (np.broadcast_to(s, num_nodes) for s in (operator.left, operator.right))
-    values = left[rows] * values * right[columns]
+        diagonal = every if np.any(operator.loop) else every[:0]
+        rows = np.concatenate([np.repeat(every, np.diff(edges.pointer)), diagonal])
+        columns = np.concatenate([edges.columns.astype(np.int64), diagonal])
+        values = np.concatenate([weights, values[: diagonal.size]])
+    values = _at(operator.left, rows) * values * _at(operator.right, columns)
+    if values.all():
+        return rows, columns, values
     kept = values != 0
     return rows[kept], columns[kept], values[kept]
+
+
+def _at(scale: Vector | float, nodes: NDArray[np.int64]) -> Vector | float:
+    return scale if isinstance(scale, float) else scale[nodes]
 
 
 def operator_entries(
@@ -84,66 +91,75 @@ def operator_entries(
     return torch.from_numpy(rows), torch.from_numpy(columns), torch.from_numpy(values).float()
 
 
-class GCNLayers:
-    r""":math:`H' = \hat D^{-1/2} (A + I) \hat D^{-1/2} H W + b` (Kipf and Welling, 2017)."""
+class MessageLayers(ABC):
+    """What a network knows of its message-passing layers."""
 
-    operators: ClassVar[tuple[str, ...]] = ("gcn",)
+    #: The operators of a layer's terms: "gcn", "mean", "sum" (with the node itself) or "self".
+    operators: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    @abstractmethod
+    def make_conv(cls, in_channels: int, out_channels: int, hidden_channels: int) -> nn.Module:
+        """PyG's layer; ``hidden_channels`` is for one with layers inside it."""
 
     @staticmethod
-    def make_conv(in_channels: int, out_channels: int, hidden_channels: int) -> nn.Module:
-        """PyG's layer."""
-        conv: nn.Module = GCNConv(in_channels, out_channels)
-        return conv
+    @abstractmethod
+    def mix(conv: Any, apply: Apply) -> Tensor:
+        """One layer's output from the products of its terms."""
+
+
+class GCNLayers(MessageLayers):
+    r""":math:`H' = \hat D^{-1/2} (A + I) \hat D^{-1/2} H W + b` (Kipf and Welling, 2017)."""
+
+    operators = ("gcn",)
+
+    @classmethod
+    def make_conv(cls, in_channels: int, out_channels: int, hidden_channels: int) -> nn.Module:
+        return GCNConv(in_channels, out_channels)  # type: ignore[no-any-return]
 
     @staticmethod
     def mix(conv: Any, apply: Apply) -> Tensor:
-        """The layer's output from the products of its terms."""
         out: Tensor = apply("gcn", conv.lin.weight) + conv.bias
         return out
 
 
-class SAGELayers:
+class SAGELayers(MessageLayers):
     r""":math:`H' = D^{-1} A H W_l + H W_r + b` (GraphSAGE with mean, Hamilton et al., 2017)."""
 
-    operators: ClassVar[tuple[str, ...]] = ("mean", "self")
+    operators = ("mean", "self")
 
-    @staticmethod
-    def make_conv(in_channels: int, out_channels: int, hidden_channels: int) -> nn.Module:
-        """PyG's layer."""
-        conv: nn.Module = SAGEConv(in_channels, out_channels)
-        return conv
+    @classmethod
+    def make_conv(cls, in_channels: int, out_channels: int, hidden_channels: int) -> nn.Module:
+        return SAGEConv(in_channels, out_channels)  # type: ignore[no-any-return]
 
     @staticmethod
     def mix(conv: Any, apply: Apply) -> Tensor:
-        """The layer's output from the products of its terms."""
         neighbours = apply("mean", conv.lin_l.weight) + conv.lin_l.bias
         out: Tensor = neighbours + apply("self", conv.lin_r.weight)
         return out
 
 
-class GINLayers:
+class GINLayers(MessageLayers):
     r""":math:`H' = \mathrm{ReLU}((A + I) H W_1 + b_1) W_2 + b_2` (GIN, Xu et al., 2019; eps = 0).
 
     Networks with BatchNorm between layers have one before this ReLU, too (``norm``).
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("sum",)
+    operators = ("sum",)
     norm: ClassVar[bool] = False
 
     @classmethod
     def make_conv(cls, in_channels: int, out_channels: int, hidden_channels: int) -> nn.Module:
-        """PyG's layer."""
         first, last = (
             nn.Linear(in_channels, hidden_channels),
             nn.Linear(hidden_channels, out_channels),
         )
         norm = [nn.BatchNorm1d(hidden_channels)] if cls.norm else []
-        conv: nn.Module = GINConv(nn.Sequential(first, *norm, nn.ReLU(), last))
-        return conv
+        mlp = nn.Sequential(first, *norm, nn.ReLU(), last)
+        return GINConv(mlp)  # type: ignore[no-any-return]
 
     @staticmethod
     def mix(conv: Any, apply: Apply) -> Tensor:
-        """The layer's output from the product of its one term, whatever follows in its MLP."""
         first, *rest = conv.nn
         x: Tensor = apply("sum", first.weight) + first.bias
         for module in rest:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from virgo.errors import GraphError
 from virgo.experiments.data.ogb_files import ogb
-from virgo.experiments.models.network import Config, check_sizes, sizes_in
-from virgo.experiments.models.pooled import Drop, Pooled, find_family
+from virgo.experiments.models.network import check_sizes
+from virgo.experiments.models.pooled import Drop, Pooled
 from virgo.layers import LayerView, Stage, Term, register_layer
 
 
@@ -183,19 +183,5 @@ class MoleculeGIN(MoleculeNetwork):
     conv = MoleculeGINConv
 
 
+#: The networks by name.
 FAMILIES: dict[str, type[MoleculeNetwork]] = {"gcn": MoleculeGCN, "gin": MoleculeGIN}
-
-
-def build(name: str, out_channels: int, config: Config) -> MoleculeNetwork:
-    """The network called ``name``, sized by ``config``.
-
-    Args:
-        name: ``"gcn"`` or ``"gin"``.
-        out_channels: outputs of a molecule.
-        config: ``hidden_channels``, ``num_layers``, ``dropout``; other keys are ignored.
-
-    Returns:
-        The network with PyTorch's initialisation.
-    """
-    family = find_family(FAMILIES, name)
-    return family(out_channels=out_channels, **sizes_in(config))

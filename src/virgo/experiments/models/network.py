@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.utils import trim_to_layer
 
 from virgo.errors import OptionError
-from virgo.experiments.models.convolutions import Apply, GCNLayers, GINLayers, SAGELayers
+from virgo.experiments.models.convolutions import (
+    Apply,
+    GCNLayers,
+    GINLayers,
+    MessageLayers,
+    SAGELayers,
+)
 
 Config: TypeAlias = Mapping[str, Any]
 """Hyper-parameters by name."""
@@ -21,7 +26,7 @@ Config: TypeAlias = Mapping[str, Any]
 NGNN_TYPES = ("input", "hidden", "output", "all")
 
 
-class Network(nn.Module, ABC):
+class Network(nn.Module, MessageLayers):
     r"""Message-passing layers with ReLU and dropout between them.
 
     ``forward`` runs PyG's own layers; :meth:`combine` computes the same from products
@@ -37,9 +42,6 @@ class Network(nn.Module, ABC):
         ngnn_type: which layers get inserted linear layers (NGNN), of :data:`NGNN_TYPES`.
         num_ngnn_layers: linear layers inserted at each place, with a ReLU before each.
     """
-
-    #: The operators of a layer's terms: "gcn", "mean", "sum" (with the node itself) or "self".
-    operators: ClassVar[tuple[str, ...]]
 
     def __init__(
         self,
@@ -73,16 +75,6 @@ class Network(nn.Module, ABC):
             )
             for layer, width in enumerate(widths[1:])
         )
-
-    @staticmethod
-    @abstractmethod
-    def make_conv(in_channels: int, out_channels: int, hidden_channels: int) -> nn.Module:
-        """One message-passing layer; ``hidden_channels`` is for one with layers inside it."""
-
-    @staticmethod
-    @abstractmethod
-    def mix(conv: Any, apply: Apply) -> Tensor:
-        """One layer's output from the products of its terms."""
 
     def combine(self, layer: int, apply: Apply) -> Tensor:
         """Layer ``layer`` with what is inserted after it, from the products of its terms."""

@@ -6,26 +6,20 @@ it shares with the molecules' form in :mod:`virgo.experiments.models.molecules`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Iterable
 
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import global_mean_pool
 
-from virgo.errors import OptionError
-from virgo.experiments.models.convolutions import Apply, GCNLayers, GINLayers
-from virgo.experiments.models.network import Config, check_sizes, sizes_in
+from virgo.experiments.models.convolutions import GCNLayers, GINLayers, MessageLayers
+from virgo.experiments.models.network import check_sizes
 
 Convolve = Callable[[int, Tensor], Tensor]
 """``convolve(layer, h)`` is the output of a message-passing layer."""
 
 Drop = Callable[[Tensor, bool], Tensor]
 """``drop(h, relu)`` is dropout, after a ReLU if that is asked for."""
-
-
-P = TypeVar("P", bound="Pooled")
 
 
 class Pooled(nn.Module):
@@ -81,7 +75,7 @@ class Pooled(nn.Module):
         return functional.dropout(h.relu() if relu else h, self.dropout, self.training)
 
 
-class PooledNetwork(Pooled, ABC):
+class PooledNetwork(Pooled, MessageLayers):
     r"""The TU form.
 
     As in :class:`~virgo.experiments.models.Network`, ``forward`` runs PyG's own layers and
@@ -95,9 +89,6 @@ class PooledNetwork(Pooled, ABC):
         dropout: probability, after every layer.
     """
 
-    #: The operators of a layer's terms, as in :attr:`virgo.experiments.models.Network.operators`.
-    operators: ClassVar[tuple[str, ...]]
-
     def __init__(
         self,
         in_channels: int,
@@ -110,16 +101,6 @@ class PooledNetwork(Pooled, ABC):
         widths = [in_channels, *[hidden_channels] * (num_layers - 1)]
         convs = [self.make_conv(width, hidden_channels, hidden_channels) for width in widths]
         super().__init__(convs, hidden_channels, out_channels, dropout)
-
-    @staticmethod
-    @abstractmethod
-    def make_conv(in_channels: int, out_channels: int, hidden_channels: int) -> nn.Module:
-        """One message-passing layer."""
-
-    @staticmethod
-    @abstractmethod
-    def mix(conv: Any, apply: Apply) -> Tensor:
-        """One layer's output from the products of its terms."""
 
     def forward(
         self, x: Tensor, edge_index: Tensor, batch: Tensor, num_graphs: int | None = None
@@ -138,33 +119,5 @@ class PooledGIN(GINLayers, PooledNetwork):
     norm = True
 
 
+#: The networks by name.
 FAMILIES: dict[str, type[PooledNetwork]] = {"gcn": PooledGCN, "gin": PooledGIN}
-
-
-def build(name: str, in_channels: int, out_channels: int, config: Config) -> PooledNetwork:
-    """The network called ``name``, sized by ``config``.
-
-    Args:
-        name: ``"gcn"`` or ``"gin"``.
-        in_channels: features per node.
-        out_channels: outputs per graph.
-        config: ``hidden_channels``, ``num_layers``, ``dropout``; other keys are ignored.
-
-    Returns:
-        The network with PyTorch's initialisation.
-
-    >>> build("gcn", 12, 2, {"num_layers": 3}).convs[1]
-    GCNConv(64, 64)
-    """
-    family = find_family(FAMILIES, name)
-    return family(in_channels, out_channels=out_channels, **sizes_in(config))
-
-
-def find_family(families: Mapping[str, type[P]], name: str) -> type[P]:
-    """The class of a name; an error lists them."""
-    if name not in families:
-        known = " or ".join(families)
-        raise OptionError(
-            f"model: expected {known} for graph classification, got {name!r}. Choose one."
-        )
-    return families[name]
