@@ -61,7 +61,7 @@ def ogb_evaluator(name: str, num_tasks: int | None = None) -> Any:
     """OGB's evaluator of a dataset, for another number of tasks if that is given."""
     from virgo.experiments.data.ogb_files import evaluator  # needs an extra
 
-    made = evaluator(name)
+    evaluate = evaluator(name)
     if num_tasks is not None:
-        made.num_tasks = num_tasks
-    return made
+        evaluate.num_tasks = num_tasks
+    return evaluate
