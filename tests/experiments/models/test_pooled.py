@@ -285,7 +285,7 @@ def test_bonds_beyond_ogbs_are_an_error() -> None:
     with pytest.raises(virgo.GraphError, match=r"data.edge_attr: expected integers below \[5, 6"):
         called(model, wrong)
     wrong.edge_attr = wrong.edge_attr[:, :2]
-    with pytest.raises(virgo.GraphError, match=r"expected 3 integers a bond, got the shape"):
+    with pytest.raises(virgo.GraphError, match=r"expected 3 integers per bond, got the shape"):
         called(model, wrong)
 
 
