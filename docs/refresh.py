@@ -273,10 +273,10 @@ def ddi_step() -> str:
         return "not run"
     names = {
         "pyg": "PyG's layers on `edge_index`",
-        "sparse": "one CSR matrix",
+        "sparse": "one CSR matrix: what `virgo train` does",
         "dense": "one dense matrix",
-        "blocked": "dense blocks and a sparse rest",
-        "auto": "chosen by density",
+        "blocked": "dense blocks and a sparse rest (removed)",
+        "auto": "chosen by density: the blocks (removed)",
     }
     rows = [
         [

@@ -154,13 +154,7 @@ def double_by_default() -> Iterator[None]:
     torch.set_default_dtype(before)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """On a busy machine, waking a second thread for five edges takes a thousand times longer."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    yield
-    numba.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def pyg(layer: nn.Module, data: Data) -> np.ndarray:

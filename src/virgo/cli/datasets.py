@@ -62,10 +62,10 @@ def get(args: argparse.Namespace) -> int:
     """Prepare a dataset, and print where it is and how long that took."""
     row = _entry(args.name)
     if args.download:
-        from virgo.experiments.data.loaders import fetch
+        from virgo.experiments.data.loaders import download
 
         with errors.status(f"downloading {row.name}"):
-            fetch(row, args.root)
+            download(row, args.root)
     start = time.perf_counter()
     with _status(row.name) as progress:
         dataset = load(row.name, args.root, progress)
@@ -146,9 +146,7 @@ def add_to(commands: Subparsers) -> None:
         "virgo data check cora imdb-b",
     )
     kinds = data.add_subparsers(required=True, metavar="what")
-    list_command = kinds.add_parser(
-        "list", help="the datasets and their state"
-    )
+    list_command = kinds.add_parser("list", help="the datasets and their state")
     get_command = kinds.add_parser("get", help="prepare a dataset, or list the files it needs")
     check_command = kinds.add_parser(
         "check", help="compare counts with the published ones; exit code 1 if one differs"
