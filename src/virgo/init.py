@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from virgo import analytic, released, rules, theory
+from virgo import analytic, calibrate_samples, released, rules, theory
 from virgo import calibrate as measuring
 from virgo.draws import DISTRIBUTIONS
 from virgo.errors import OptionError
-from virgo.graph import neighbourhoods
+from virgo.graph.neighbourhoods import sample
 from virgo.leftovers import complete
 from virgo.network import reading
 from virgo.network.graph_inputs import GraphInputs, is_graph
@@ -86,7 +86,7 @@ def plan(
     max_graphs: int | None = None,
     mean_features: Any = None,
     features: Any = None,
-    nodes: int = neighbourhoods.NODES,
+    nodes: int = calibrate_samples.NODES,
     loss: Callable[[Any, Any], Tensor] | None = None,
     tolerance: float = 1.02,
 ) -> Plan:
@@ -229,12 +229,12 @@ def _measured_on_samples(
         )
 
     def on_samples(size: int) -> list[Plan]:
-        places = range(options["seed"], options["seed"] + neighbourhoods.SAMPLES)
-        samples = (neighbourhoods.sample(read.home, read.features, size, p) for p in places)
+        places = range(options["seed"], options["seed"] + calibrate_samples.SAMPLES)
+        samples = (sample(read.home, read.features, size, p) for p in places)
         return [plan(model, one, method, **options) for one in samples]
 
     whole, half = on_samples(nodes), on_samples(max(2, nodes // 2))
-    return neighbourhoods.combined(whole, half, _graph_facts(read))
+    return calibrate_samples.combined(whole, half, _graph_facts(read))
 
 
 def _graph_facts(read: Inputs) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def _forecast(study: Study, planned: dict[str, float] | None) -> list[float]:
     signal = study.node_signal
     if not np.any(signal):
         raise GraphError("data.x: the mean feature of every node is zero")
-    carried = hops(study.trace, study.stages, signal, "forward")
+    carried = hops(study.trace.calls, study.operators, signal, "forward")
     out = [float(signal @ signal) / signal.size]
     for c, chain in enumerate(study.stages):
         value = out[-1]
@@ -86,7 +86,7 @@ def _backcast(
     seen: float,
 ) -> list[float]:
     """Theorem 2 where logits meet the default loss; otherwise from the gradient that was seen."""
-    carried = hops(study.trace, study.stages, labelled, "backward")
+    carried = hops(study.trace.calls, study.operators, labelled, "backward")
     nodes, count = labelled.size, float(labelled.sum())
     value = 1.0 / (nodes * count * classes) if classes else seen
     out = [value]

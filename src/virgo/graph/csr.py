@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from virgo.errors import GraphError
+from virgo.graph.threads import balanced_blocks, over_blocks
 from virgo.graph.vectors import Vector
 
 Indices = npt.NDArray[np.int64] | npt.NDArray[np.int32]
-#: A diagonal: one number a row or one for all. Where self-loops are counted, four bytes will do.
+#: A diagonal: one number per row or one for all. Where self-loops are counted, four bytes will do.
 Loops = npt.NDArray[Any] | float
 #: Edges a block of mapped rows has: 16 MB of columns.
 _MAPPED_BLOCK = 1 << 22
@@ -79,21 +80,17 @@ class Compressed:
     @classmethod
     def of_arrays(cls, pointer: Any, columns: Any, weights: Any | None) -> Compressed:
         """Rows that are compressed already, in memory."""
-        from virgo.graph import kernels
-
-        return cls(pointer, columns, weights, kernels.balanced_blocks(pointer))
+        return cls(pointer, columns, weights, balanced_blocks(pointer))
 
     @classmethod
     def of_files(cls, pointer: Any, columns: Any, weights: Any | None) -> Compressed:
         """Rows in mapped files; smaller blocks, since every thread holds one of them."""
-        from virgo.graph import kernels
-
         mapped = {"pointer": pointer, "columns": columns}
         if weights is not None:
             mapped["weights"] = weights
         plain = {name: np.asarray(array) for name, array in mapped.items()}
         count = max(64, -(-columns.size // _MAPPED_BLOCK))
-        blocks = kernels.balanced_blocks(plain["pointer"], count)
+        blocks = balanced_blocks(plain["pointer"], count)
         return cls(plain["pointer"], plain["columns"], plain.get("weights"), blocks, mapped)
 
     @property
@@ -119,7 +116,7 @@ class Compressed:
             return np.stack(each, axis=1)
         if len(x) != self.pointer.size - 1:  # the loop looks up whatever it is told to
             raise GraphError(
-                f"x: expected {self.pointer.size - 1:,} numbers, one a node, got {len(x):,}."
+                f"x: expected {self.pointer.size - 1:,} numbers, one per node, got {len(x):,}."
             )
         x = np.ascontiguousarray(x, dtype=np.float64)
         out = np.empty(self.pointer.size - 1) if out is None else out
@@ -134,7 +131,7 @@ class Compressed:
             else:
                 kernels.hop_weighted(pointer, columns, self.weights, *rest, begin, end)
 
-        kernels.over_blocks(block, self.blocks, self.num_edges, self._releaser())
+        over_blocks(block, self.blocks, self.num_edges, self._releaser())
         return out
 
     def row_sums(self) -> Vector:
@@ -172,7 +169,7 @@ class Compressed:
                     self.pointer, self.columns, self.weights, total, last, begin, end
                 )
 
-        kernels.over_blocks(block, self.blocks, self.num_edges, self._releaser())
+        over_blocks(block, self.blocks, self.num_edges, self._releaser())
         return total, last
 
     def _releaser(self) -> Callable[[int, int], None] | None:

@@ -7,7 +7,7 @@ an array in memory and a table in a warehouse (:mod:`virgo.graph.sql`) go throug
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import singledispatch
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from virgo.errors import GraphError
 
 Vector = npt.NDArray[np.float64]
 
-#: Numbers a time. Short enough that BLAS uses one thread, so sums do not depend on how many it has.
+#: Numbers summed at a time: few enough that BLAS uses one thread, so sums do not depend on threads.
 _CHUNK = 8192
 
 
@@ -107,8 +107,36 @@ def _(first: np.ndarray, parts: Sequence[Vector]) -> Vector:
     return total
 
 
+class Workspace:
+    """Memory for the results of a walk in which most vectors are read once.
+
+    The last vector that nobody reads any more is the next result's memory, as the system would
+    have to clear new memory first. Tables of a database are never overwritten.
+    """
+
+    def __init__(self) -> None:
+        self._spare: Vector | None = None
+
+    def apply(self, operator: Callable[..., Any], x: Any) -> Any:
+        """``operator(x)`` where nobody reads ``x`` again."""
+        if not isinstance(x, np.ndarray):
+            return operator(x)
+        result = operator(x, overwrite=True, out=self._spare)
+        self._spare = x if x.ndim == 1 and result is not x else None
+        return result
+
+    def release(self) -> None:
+        """Give back what is not in use."""
+        self._spare = None
+
+    @staticmethod
+    def private(x: Any) -> Any:
+        """A vector that nobody else overwrites."""
+        return x.copy() if isinstance(x, np.ndarray) else x
+
+
 def column(given: Any, size: int, where: str = "mean_features") -> Vector:
-    """One number a node, from an array, a tensor or the path of a ``.npy`` file, in float64.
+    """One number per node, from an array, a tensor or the path of a ``.npy`` file, in float64.
 
     >>> column([1, 2, 3], 3)
     array([1., 2., 3.])
@@ -134,7 +162,7 @@ def unread_column(given: Any, size: int, where: str = "mean_features") -> Any:
         values = values[:, 0]
     if values.shape != (size,):
         raise GraphError(
-            f"{where}: expected {size:,} numbers, one a node, got shape {list(values.shape)}. "
+            f"{where}: expected {size:,} numbers, one per node, got shape {list(values.shape)}. "
             f"Pass the mean of each node's features."
         )
     return values
@@ -143,12 +171,12 @@ def unread_column(given: Any, size: int, where: str = "mean_features") -> Any:
 def load_array(path: str | Path, where: str) -> Any:
     """An array in a ``.npy`` file, memory-mapped."""
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise GraphError(
             f"{where}: expected a .npy file of numbers, got {path} ({error}). "
             f"Write it with numpy.save."
         ) from error
-    if not isinstance(found, np.ndarray):
+    if not isinstance(array, np.ndarray):
         raise GraphError(f"{where}: expected one array in a .npy file, got {path}. Save one array.")
-    return found
+    return array
