@@ -164,7 +164,7 @@ def test_a_graph_refuses_what_would_be_looked_up_elsewhere(
 def test_a_vector_of_another_size_is_refused(tmp_path: Path) -> None:
     there = stored(tmp_path, edges(), 60)
     for graph in (there, Graph(edges(), 60)):
-        with pytest.raises(GraphError, match="x: expected 60 numbers, one a node, got 10"):
+        with pytest.raises(GraphError, match="x: expected 60 numbers, one per node, got 10"):
             graph.sum()(np.ones(10))
 
 
@@ -222,7 +222,7 @@ def test_vectors_in_memory() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (np.ones(4), r"mean_features: expected 5 numbers, one a node, got shape \[4\]"),
+        (np.ones(4), r"mean_features: expected 5 numbers, one per node, got shape \[4\]"),
         (np.ones((5, 2)), r"got shape \[5, 2\]"),
         (np.array([1, 2, np.nan, 4, 5]), r"NaN or infinity \(first at node 2\)"),
         (np.array(list("abcde")), "expected numbers, got"),

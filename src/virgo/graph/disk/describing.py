@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from virgo.errors import GraphError
 from virgo.graph.disk.format import Header, open_array, read_header, working_folder
-from virgo.graph.disk.journal import State, read_journal
+from virgo.graph.disk.journal import BuildState, read_journal
 
 _BLOCK = 2**20
 _DOING = {
@@ -114,7 +114,7 @@ def _unfinished(path: Path) -> GraphError | None:
     found = read_journal(working_folder(path))
     if found is None or path.exists():
         return None
-    state = State(**found["state"])
+    state = BuildState(**found["state"])
     doing = _DOING[state.stage].format(**vars(state))
     return GraphError(
         f"{path}: expected a finished graph, got an unfinished build: {doing}. Run the same "

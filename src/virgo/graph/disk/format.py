@@ -37,7 +37,7 @@ _BLOCK = 2**22
 
 
 @dataclass(frozen=True)
-class ArrayFile:
+class StoredArray:
     """One array: its type (as numpy writes it), its number of elements, its checksum."""
 
     dtype: str
@@ -75,7 +75,7 @@ class Header:
     index: str
     self_loops: int
     ids: str | None
-    files: Mapping[str, ArrayFile]
+    files: Mapping[str, StoredArray]
     options: Mapping[str, Any] = field(default_factory=dict)
     source: Mapping[str, Any] = field(default_factory=dict)
     virgo: str = ""
@@ -106,7 +106,7 @@ class Header:
                 f"version of virgo-gnn."
             )
         try:
-            files = {name: ArrayFile(**one) for name, one in values.pop("files").items()}
+            files = {name: StoredArray(**one) for name, one in values.pop("files").items()}
             return cls(files=files, **values)
         except (TypeError, LookupError, AttributeError) as error:
             raise GraphError(
@@ -164,7 +164,7 @@ def _absent(path: Path) -> GraphError:
     )
 
 
-def _check_size(file: Path, one: ArrayFile) -> None:
+def _check_size(file: Path, one: StoredArray) -> None:
     try:
         found = file.stat().st_size
     except OSError as error:

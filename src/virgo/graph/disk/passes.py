@@ -12,10 +12,10 @@ import numpy as np
 
 from virgo.errors import DataError
 from virgo.graph.disk.chunks import Chunk
-from virgo.graph.disk.journal import State, Work
+from virgo.graph.disk.journal import BuildState, Work
 from virgo.graph.disk.options import MOST_NODES, Options, memory_of
-from virgo.graph.disk.sources import Source
-from virgo.graph.disk.spills import CELLS, RUN, Record, Spill, shift_for
+from virgo.graph.disk.sources import EdgeSource
+from virgo.graph.disk.spills import CELLS, RUN, Spill, SpillRecord, shift_for
 from virgo.graph.threads import cores
 
 Progress = Callable[[int, int, str], None]
@@ -29,7 +29,7 @@ HALF = 32
 class Context:
     """One build: what is asked, what is read, where it happens, who watches."""
 
-    source: Source
+    source: EdgeSource
     options: Options
     work: Work
     progress: Progress
@@ -56,7 +56,7 @@ def num_threads() -> int:
     return min(8, cores())
 
 
-def read_edges(context: Context, state: State, labels: Any) -> State:
+def read_edges(context: Context, state: BuildState, labels: Any) -> BuildState:
     """Read the source once and leave its edges in the spill ``in``, grouped by target.
 
     Chunks are partitioned by threads while the next is being read.
@@ -65,7 +65,7 @@ def read_edges(context: Context, state: State, labels: Any) -> State:
     spill = Spill(work.scratch, "in", is_weighted=source.is_weighted)
     spill.keep(state.runs, state.entries)
     reader = _Reader(context, spill, labels)
-    pending: deque[tuple[Chunk, list[Future[tuple[Record, int]]]]] = deque()
+    pending: deque[tuple[Chunk, list[Future[tuple[SpillRecord, int]]]]] = deque()
     total, entries = source.nbytes, state.entries
 
     def finish() -> None:
@@ -111,14 +111,14 @@ class _Reader:
 
     def submit(
         self, pool: ThreadPoolExecutor, chunk: Chunk, entries: int
-    ) -> list[Future[tuple[Record, int]]]:
+    ) -> list[Future[tuple[SpillRecord, int]]]:
         """Let threads partition a chunk, run by run."""
         return [
             pool.submit(self._partition, chunk, begin, entries + begin * self.factor)
             for begin in range(0, len(chunk), self._run)
         ]
 
-    def _partition(self, chunk: Chunk, begin: int, entries: int) -> tuple[Record, int]:
+    def _partition(self, chunk: Chunk, begin: int, entries: int) -> tuple[SpillRecord, int]:
         from virgo.graph.disk import kernels
 
         end = min(begin + self._run, len(chunk))
@@ -140,7 +140,7 @@ class _Reader:
         moved = None if weights is None else np.empty(keys.size)
         cursor = np.cumsum(counts) - counts
         kernels.spread_rows(targets, sources, weights, *how, cursor, keys, moved)
-        return Record(self._spill.write(entries, keys, moved), shift, counts), int(high)
+        return SpillRecord(self._spill.write(entries, keys, moved), shift, counts), int(high)
 
     def _out_of_range(self, chunk: Chunk, begin: int, sources: Any, targets: Any) -> DataError:
         wrong = [(one < 0) | (one >= self._bound) for one in (sources, targets)]

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from virgo.errors import DataError, GraphError
+from virgo.files import sync_folder, write_atomic
 from virgo.graph.disk.format import HEADER, Header
-from virgo.graph.disk.journal import JOURNAL, sync_folder, write_aside
+from virgo.graph.disk.journal import JOURNAL
 from virgo.graph.disk.options import Options
-from virgo.graph.disk.sources import Source, suffix_of
+from virgo.graph.disk.sources import EdgeSource, suffix_of
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Bytes a line of text takes at most, roughly, so that the estimate is of the least space.
@@ -50,7 +51,7 @@ def scratch_folder(out: Path, folder: Path, options: Options) -> Path:
     return Path(options.tmp).absolute() / f".{out.absolute().name}.{digest}.spills"
 
 
-def least_edges(source: Source) -> int:
+def least_edges(source: EdgeSource) -> int:
     """How many edges a source has, or at least about so many."""
     if source.num_edges is not None:
         return source.num_edges
@@ -62,7 +63,7 @@ def least_edges(source: Source) -> int:
     )
 
 
-def check_space(source: Source, options: Options, folder: Path, scratch: Path) -> None:
+def check_space(source: EdgeSource, options: Options, folder: Path, scratch: Path) -> None:
     """Say before a long build that the disk will not do.
 
     Raises:
@@ -113,7 +114,9 @@ def drop(folder: Path, scratch: Path) -> None:
 def publish(header: Header, folder: Path, scratch: Path, out: Path, force: bool) -> None:
     """Give a complete graph its name; everything it holds is on the disk."""
     shutil.rmtree(scratch, ignore_errors=True)
-    write_aside(folder / HEADER, header.to_json())
+    for unfinished in folder.glob(f".*.{JOURNAL}"):  # of a build that was killed
+        unfinished.unlink()
+    write_atomic(folder / HEADER, header.to_json(), durable=True)
     replaced = folder.with_name(f".{out.absolute().name}.replaced")
     shutil.rmtree(replaced, ignore_errors=True)
     check_target(out, force)  # once more: a long build leaves time for others

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from virgo.graph.disk.files import Output
 from virgo.graph.disk.format import NARROW_NODES
-from virgo.graph.disk.journal import State
-from virgo.graph.disk.outputs import Output
+from virgo.graph.disk.journal import BuildState
 from virgo.graph.disk.passes import HALF, Context
 from virgo.graph.disk.spills import (
     CELLS,
@@ -25,8 +25,8 @@ from virgo.graph.disk.spills import (
     Bucket,
     Keys,
     Limits,
-    Record,
     Spill,
+    SpillRecord,
     Weights,
     buckets,
     partition,
@@ -48,13 +48,15 @@ class Piece:
     weights: Weights | None
     ends: npt.NDArray[np.int64]
     loops: int = 0
-    records: list[Record] = field(default_factory=list)
+    records: list[SpillRecord] = field(default_factory=list)
 
 
 class Sorter:
     """One order of the edges, ``in`` or ``out``, from its spill to its arrays."""
 
-    def __init__(self, context: Context, state: State, order: str, onward: Spill | None) -> None:
+    def __init__(
+        self, context: Context, state: BuildState, order: str, onward: Spill | None
+    ) -> None:
         self._context, self._order, self._onward = context, order, onward
         self._state, self._num_nodes = state, state.num_nodes
         self._is_weighted = context.source.is_weighted
@@ -80,7 +82,7 @@ class Sorter:
         if not state.sorted_to:
             self._outputs["pointer"].append(np.zeros(1, dtype=np.int64))
 
-    def run(self) -> State:
+    def run(self) -> BuildState:
         """Sort all buckets, several at once, and write them in order."""
         context = self._context
         sort: Callable[[Bucket], Piece] = self._sort if self._order == "in" else self._place
@@ -144,7 +146,7 @@ class Sorter:
 
     def _hand_on(
         self, onward: Spill, bucket: Bucket, keys: Keys, weights: Weights | None
-    ) -> list[Record]:
+    ) -> list[SpillRecord]:
         from virgo.graph.disk import kernels
 
         records = []

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from virgo.errors import DataError
-from virgo.graph.disk.arrays import npy_file, npz_file, pt_file
+from virgo.graph.disk.arrays import EdgeArrayFile, TorchFile, npz_file
 from virgo.graph.disk.chunks import Chunk, Position, Reader, damaged, finite
 from virgo.graph.disk.options import Options
 from virgo.graph.disk.parquet import ParquetFile
@@ -30,7 +30,7 @@ def suffix_of(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Source:
+class EdgeSource:
     """All files of an edge list, one after another.
 
     Attributes:
@@ -76,7 +76,7 @@ class Source:
             before, inside = before + reader.path.stat().st_size, None
 
 
-def open_source(where: str | Path, options: Options) -> Source:
+def open_source(where: str | Path, options: Options) -> EdgeSource:
     """Find the files of an edge list and look into each.
 
     Args:
@@ -103,7 +103,7 @@ def open_source(where: str | Path, options: Options) -> Source:
                 f"{odd.path}: expected the same {'ids' if what == 'has_strings' else 'weights'} "
                 f"as in {readers[0].path}, got others. Give files of one kind."
             )
-    return Source(str(where), readers, num_edges=_known([one.num_edges for one in readers]))
+    return EdgeSource(str(where), readers, num_edges=_known([one.num_edges for one in readers]))
 
 
 def _known(counts: list[int | None]) -> int | None:
@@ -140,10 +140,10 @@ def _reader(path: Path, options: Options) -> Reader:
         if kind in _TEXT:
             return TextFile(path, options)
         makers: dict[str, Callable[[Path], Reader]] = {
-            ".npy": npy_file,
+            ".npy": EdgeArrayFile,
             ".npz": npz_file,
-            ".pt": pt_file,
-            ".pth": pt_file,
+            ".pt": TorchFile,
+            ".pth": TorchFile,
         }
         if kind in makers and not path.name.endswith(".gz"):
             return makers[kind](path)
@@ -152,11 +152,11 @@ def _reader(path: Path, options: Options) -> Reader:
     raise DataError(f"{path}: expected edges as {_KNOWN}, got a file of another kind.")
 
 
-def _ogb(name: str, raw: Path, options: Options) -> Source:
+def _ogb(name: str, raw: Path, options: Options) -> EdgeSource:
     """A dataset's raw folder: one graph, as text or as OGB's binary form has it."""
     packed = raw / "data.npz"
     if packed.is_file():
-        reader = npz_file(packed)
+        reader: Reader = npz_file(packed)
         nodes, edges = _packed_counts(packed, "num_nodes_list"), None
     else:
         reader = TextFile(raw / "edge.csv.gz", replace(options, header="no"))
@@ -166,7 +166,7 @@ def _ogb(name: str, raw: Path, options: Options) -> Source:
             f"{raw}: expected one graph, got {len(nodes):,}. A collection of small graphs is "
             f"loaded with virgo.data.load."
         )
-    return Source(
+    return EdgeSource(
         name,
         (reader,),
         num_nodes=nodes[0] if nodes else None,

@@ -9,7 +9,6 @@ two wide, and a run with wider cells only has fewer of them.
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from virgo.graph.disk.files import read_all, write_all
+from virgo.graph.disk.files import open_file, read_all, write_all
 
 Keys = npt.NDArray[np.uint64]
 Weights = npt.NDArray[np.float64]
@@ -32,7 +31,7 @@ _HALF = 32
 
 
 @dataclass(frozen=True)
-class Record:
+class SpillRecord:
     """Where a run lies, and how many keys each of its cells has."""
 
     offset: int
@@ -76,10 +75,7 @@ class Spill:
         self.is_weighted, self.base, self.span, self.columns = is_weighted, base, span, columns
         self.entry = 16 if is_weighted else 8
         self.paths = folder / f"{name}.spill", folder / f"{name}.index"
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
-        self.files = [os.open(path, flags, 0o644) for path in self.paths]
-        for file in self.files:
-            weakref.finalize(self, os.close, file)
+        self.files = [open_file(path, self) for path in self.paths]
         if hidden:
             self.forget()
 
@@ -109,7 +105,7 @@ class Spill:
             write_all(self.files[0], weights, offset + keys.nbytes)
         return offset
 
-    def add(self, records: list[Record]) -> None:
+    def add(self, records: list[SpillRecord]) -> None:
         """Put runs into the index, in the order of the input."""
         rows = np.zeros(len(records), dtype=_RECORD)
         for row, record in zip(rows, records, strict=True):
@@ -117,7 +113,7 @@ class Spill:
         write_all(self.files[1], rows, os.fstat(self.files[1]).st_size)
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> SpillTable:
         """Where each run's cells begin; asked for when all runs are there."""
         size = os.fstat(self.files[1]).st_size
         rows = np.empty(size // _RECORD.itemsize, dtype=_RECORD)
@@ -133,7 +129,7 @@ class Spill:
             starts[which] = sums[:, edges]
         totals = np.diff(starts, axis=1).sum(axis=0, dtype=np.int64)
         ends = rows["counts"].sum(axis=1, dtype=np.int64)
-        return Table(shift, starts, totals, rows["offset"].copy(), ends)
+        return SpillTable(shift, starts, totals, rows["offset"].copy(), ends)
 
     def load(self, first: int, last: int) -> tuple[Keys, Weights | None, npt.NDArray[np.int64]]:
         """All keys of the cells from ``first`` to before ``last``, run after run.
@@ -158,7 +154,7 @@ class Spill:
 
 
 @dataclass(frozen=True)
-class Table:
+class SpillTable:
     """The index of a spill, with all runs' cells as wide as the widest."""
 
     shift: int
@@ -298,7 +294,7 @@ def partition(
     shift: int,
     turn: bool,
     before: int,
-) -> Record:
+) -> SpillRecord:
     """Write keys (turned round, if asked) to a spill as one run."""
     from virgo.graph.disk import kernels
 
@@ -308,4 +304,4 @@ def partition(
     kernels.spread_keys(
         keys, weights, np.uint64(spill.base), np.uint64(shift), turn, cursor, out, moved
     )
-    return Record(spill.write(before, out, moved), shift, counts)
+    return SpillRecord(spill.write(before, out, moved), shift, counts)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from virgo.errors import DataError, OptionError
+from virgo.files import atomic_path, write_atomic
 from virgo.graph.sql.connections import (
     Connection,
     Table,
@@ -57,7 +58,7 @@ class Kept:
     squares: float
 
 
-class Keeper:
+class Results:
     """Keeps results as long as somebody holds them, in temporary tables.
 
     Attributes:
@@ -133,7 +134,7 @@ class Keeper:
         raise LookupError(key)
 
 
-class FolderKeeper(Keeper):
+class ParquetFolder(Results):
     """DuckDB's results as Parquet files in a folder of this machine."""
 
     advice = "Start it again with the same checkpoint=, which keeps the hops that were finished"
@@ -150,19 +151,13 @@ class FolderKeeper(Keeper):
             ) from error
 
     def _store(self, key: str, table: Table) -> tuple[Table, Any]:
-        aside = self.folder / f".{new_name()}"
-        try:
+        with atomic_path(self._path(key)) as aside:
             quoted = str(aside).replace("'", "''")
             self.con.raw_sql(f"COPY ({self.con.compile(table)}) TO '{quoted}' (FORMAT parquet)")
-            os.replace(aside, self._path(key))
-        finally:
-            aside.unlink(missing_ok=True)
         return self._open(key), None
 
     def _seal(self, kept: Kept, note: str) -> None:
-        aside = self.folder / f".{new_name()}"
-        aside.write_text(_manifest(kept, note))
-        os.replace(aside, self.folder / f"{kept.key}.json")
+        write_atomic(self.folder / f"{kept.key}.json", _manifest(kept, note))
 
     def _manifest(self, key: str) -> str:
         return (self.folder / f"{key}.json").read_text()
@@ -174,7 +169,7 @@ class FolderKeeper(Keeper):
         return self.folder / f"{key}.parquet"
 
 
-class SparkKeeper(Keeper):
+class SparkFolder(Results):
     """Spark's results as Parquet folders, wherever Spark can write.
 
     Spark writes and commits them itself, task by task, so a task that is tried again or an executor
@@ -208,14 +203,14 @@ class SparkKeeper(Keeper):
         return self.con.read_parquet(f"{self.folder}/{key}.parquet")
 
 
-class SparkScratch(SparkKeeper):
+class SparkScratch(SparkFolder):
     """The same in a folder of this machine, as long as somebody holds the results.
 
     Not in Spark's own cache: every hop names the last one twice, and without files the plan of the
     tenth would hold the first a thousand times.
     """
 
-    advice = Keeper.advice
+    advice = Results.advice
 
     def __init__(self, con: Connection) -> None:
         if not session_of(con).sparkContext.master.startswith("local"):
@@ -239,7 +234,7 @@ class SparkScratch(SparkKeeper):
         return None
 
 
-class TableKeeper(Keeper):
+class WarehouseTables(Results):
     """Results as tables of the engine's own, for warehouses."""
 
     advice = "Start it again with the same checkpoint=, which keeps the hops that were finished"
@@ -267,16 +262,16 @@ class TableKeeper(Keeper):
         return self.con.table(f"{self.prefix}_{key}")
 
 
-def keeper_for(con: Connection, checkpoint: str | Path | None) -> Keeper:
+def results_for(con: Connection, checkpoint: str | Path | None) -> Results:
     """The way an engine keeps results: a folder, or ``"table:PREFIX"``, or for this run only."""
     if checkpoint is None:
-        return SparkScratch(con) if is_spark(con) else Keeper(con)
+        return SparkScratch(con) if is_spark(con) else Results(con)
     if isinstance(checkpoint, str) and checkpoint.startswith("table:"):
-        return TableKeeper(con, checkpoint.removeprefix("table:"))
+        return WarehouseTables(con, checkpoint.removeprefix("table:"))
     if is_duckdb(con):
-        return FolderKeeper(con, checkpoint)
+        return ParquetFolder(con, checkpoint)
     if is_spark(con):
-        return SparkKeeper(con, checkpoint)
+        return SparkFolder(con, checkpoint)
     raise OptionError(
         f"checkpoint: expected 'table:PREFIX' for the engine {con.name}, got {checkpoint!r}. "
         f"Folders are for duckdb and spark."

@@ -11,7 +11,7 @@ import numpy as np
 from virgo.errors import GraphError, OptionError
 from virgo.graph.operators import GraphOperators, Operator, Scale
 from virgo.graph.sql import checks, columns
-from virgo.graph.sql.checkpoints import Kept, digest, keeper_for
+from virgo.graph.sql.checkpoints import Kept, digest, results_for
 from virgo.graph.sql.connections import (
     Connection,
     Table,
@@ -85,11 +85,11 @@ class LakeGraph(GraphOperators):
         dense = columns.is_dense(ids, nodes, num_nodes)
         self.edges = columns.of_edges(edges, source, target, weight, dense)
         con, weighted = edges.get_backend(), weight is not None
-        keeper = keeper_for(con, checkpoint)
+        results = results_for(con, checkpoint)
         facts = checks.survey_edges(self.edges, dense=dense, num_nodes=num_nodes)
         count = num_nodes if num_nodes is not None else int(facts.get("high", -1)) + 1
         self.key = digest(facts["key"], weighted, count, keep_loops)
-        self.home = Home(con, keeper, count, None)
+        self.home = Home(con, results, count, None)
         if not dense:
             self._name_nodes(nodes)
         super().__init__(
@@ -113,7 +113,7 @@ class LakeGraph(GraphOperators):
                     f"Correct the list."
                 )
             key = digest("nodes", self.key, facts["all"])
-        self.home.nodes = self.home.keeper.keep(key, nodes.mutate(value=_one()), "nodes")
+        self.home.nodes = self.home.results.keep(key, nodes.mutate(value=_one()), "nodes")
         self.home.num_nodes = self.home.nodes.rows
 
     def __repr__(self) -> str:
@@ -169,7 +169,7 @@ class LakeGraph(GraphOperators):
             table = from_array(home.con, self._array(mean_features))
         nodes = None if home.nodes is None else home.nodes.table
         key = checks.survey_signal(table, nodes, home.num_nodes)
-        return LakeVector(home, home.keeper.keep(key, table, "signal"))
+        return LakeVector(home, home.results.keep(key, table, "signal"))
 
     def _array(self, given: Any) -> Any:
         if not isinstance(given, (str, Path)) and np.ndim(given) == 2 and np.shape(given)[1] != 1:
@@ -199,7 +199,7 @@ class LakeGraph(GraphOperators):
             counts |= {"loop_high": edges.weight.max(where=is_loop)}
         floats = {name: count.cast("float64") for name, count in counts.items()}
         table = edges.group_by(node=edges.target).agg(**floats)
-        return self.home.keeper.keep(digest("degrees", self.key), table, "degrees", "count")
+        return self.home.results.keep(digest("degrees", self.key), table, "degrees", "count")
 
     @property
     def in_count(self) -> Scale:
@@ -249,9 +249,10 @@ class LakeGraph(GraphOperators):
         """``operator`` on a vector of this lake; a table is never overwritten."""
         if not isinstance(x, LakeVector) or x.home is not self.home:
             raise refused(operator, x)
+        result: LakeVector = x
         for _ in range(operator.hops):
-            x = hop(operator, x)
-        return x
+            result = hop(operator, result)
+        return result
 
     def _refuse_unlike_loops(self) -> None:
         """Of several loops on a node the last one counts, and a table has no last row."""

@@ -50,7 +50,7 @@ def hop(operator: Operator, x: LakeVector) -> LakeVector:
     if not isinstance(left, float) or left != 1.0:
         table = table.select(node=table.node, value=_scaled(table, table.value, left))
     name = f"{operator.name}, transposed" if operator.transposed else operator.name
-    return LakeVector(x.home, x.home.keeper.keep(key, table, name))
+    return LakeVector(x.home, x.home.results.keep(key, table, name))
 
 
 def refused(operator: Operator, x: Any) -> OptionError:
