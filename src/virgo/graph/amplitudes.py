@@ -18,13 +18,14 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
 from virgo.errors import GraphError
 from virgo.graph.operators import Operator
 from virgo.graph.vectors import (
+    AnyVector,
     Extent,
     Workspace,
     extent,
@@ -79,7 +80,7 @@ class Hops:
 def hops(
     steps: Sequence[Step],
     stages: Stages,
-    start: Any,
+    start: AnyVector,
     direction: Direction,
     *,
     consume: bool = False,
@@ -121,7 +122,7 @@ class _Signal:
         owned: whether nobody else reads the vector, so that its memory may be used.
     """
 
-    vector: Any
+    vector: AnyVector
     squares: float
     log_norm: float
     owned: bool
@@ -132,7 +133,7 @@ class _Walk:
     """The signals between steps. A vector is held only until its last reader has it."""
 
     steps: Sequence[Step]
-    start: Any
+    start: AnyVector
     direction: Direction
     consume: bool
     ratios: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -220,7 +221,7 @@ class _Walk:
             vector, after, owned = scaled(vector, 1 / math.sqrt(after)), 1.0, True
         return _Signal(vector, after, log_norm, owned)
 
-    def _joined(self, parts: Sequence[Any]) -> tuple[Any, float]:
+    def _joined(self, parts: Sequence[AnyVector]) -> tuple[AnyVector, float]:
         """Independent parts: squares add. Columns keep their signs, and random ones keep parts
         independent."""
         if getattr(parts[0], "ndim", 1) == 1:
@@ -236,7 +237,7 @@ _START = -1
 
 
 def check_cancellation(
-    steps: Sequence[Step], stages: Stages, start: Any, signed: Hops, rounding: float
+    steps: Sequence[Step], stages: Stages, start: AnyVector, signed: Hops, rounding: float
 ) -> None:
     """Refuse a mean signal that cancels: the theorem would blow weights up to revive noise.
 

@@ -14,9 +14,13 @@ from virgo.errors import GraphError
 from virgo.graph.threads import balanced_blocks, over_blocks
 from virgo.graph.vectors import Vector
 
+Pointer = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64] | npt.NDArray[np.int32]
+#: An ``np.memmap``, or an empty array where a file is empty and cannot be mapped.
+Mapped = Any
 #: A diagonal: one number per row or one for all. Where self-loops are counted, four bytes will do.
-Loops = npt.NDArray[Any] | float
+LoopArray = npt.NDArray[Any]
+Loops = LoopArray | float
 #: Edges a block of mapped rows has: 16 MB of columns.
 _MAPPED_BLOCK = 1 << 22
 _ROWS = 1 << 22  # of pointers looked at a time
@@ -50,7 +54,7 @@ class Compressed:
     columns: Indices
     weights: Vector | None
     blocks: npt.NDArray[np.int64]
-    mapped: Mapping[str, Any] | None = None
+    mapped: Mapping[str, Mapped] | None = None
 
     @classmethod
     def build(
@@ -78,12 +82,12 @@ class Compressed:
         return cls.of_arrays(pointer, placed, weights)
 
     @classmethod
-    def of_arrays(cls, pointer: Any, columns: Any, weights: Any | None) -> Compressed:
+    def of_arrays(cls, pointer: Pointer, columns: Indices, weights: Vector | None) -> Compressed:
         """Rows that are compressed already, in memory."""
         return cls(pointer, columns, weights, balanced_blocks(pointer))
 
     @classmethod
-    def of_files(cls, pointer: Any, columns: Any, weights: Any | None) -> Compressed:
+    def of_files(cls, pointer: Mapped, columns: Mapped, weights: Mapped | None) -> Compressed:
         """Rows in mapped files; smaller blocks, since every thread holds one of them."""
         mapped = {"pointer": pointer, "columns": columns}
         if weights is not None:
@@ -150,14 +154,14 @@ class Compressed:
                 _forget(self.mapped["pointer"], begin, end)
         return out
 
-    def loops(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    def loops(self) -> tuple[LoopArray, LoopArray]:
         """Of each row's entries in its own column: their total weight, and the weight of the last.
 
         Rows without weights have the number of such entries twice, as 32-bit integers.
         """
         from virgo.graph import kernels
 
-        kind: Any = np.int32 if self.weights is None else np.float64
+        kind = np.int32 if self.weights is None else np.float64
         total = np.zeros(self.pointer.size - 1, kind)
         last = total if self.weights is None else np.zeros_like(total)
 
@@ -187,7 +191,7 @@ class Compressed:
         return release
 
 
-def _forget(array: Any, begin: int, end: int) -> None:
+def _forget(array: Mapped, begin: int, end: int) -> None:
     """Let go of the pages that lie within these entries of a mapped file.
 
     They stay in the system's cache, from where they come back at once if needed; without this a

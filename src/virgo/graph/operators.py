@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from virgo.errors import GraphError
-from virgo.graph.csr import Compressed, Counted, Indices, Loops
-from virgo.graph.vectors import Vector, column
+from virgo.graph.csr import Compressed, Counted, Indices, LoopArray, Loops
+from virgo.graph.vectors import AnyVector, Vector, column
 
 __all__ = ["Compressed", "Graph", "GraphOperators", "Operator", "Vector"]
 
@@ -108,15 +108,17 @@ class GraphOperators(ABC):
         """``values ** -0.5``, and 0 for 0: a node without edges sends and receives nothing."""
 
     @abstractmethod
-    def ones(self) -> Any:
+    def ones(self) -> AnyVector:
         """The number one for every node."""
 
     @abstractmethod
-    def signal(self, given: Any) -> Any:
+    def signal(self, given: Any) -> AnyVector:
         """One number for every node, in the form that :meth:`multiply` takes."""
 
     @abstractmethod
-    def multiply(self, operator: Operator, x: Any, overwrite: bool, out: Any) -> Any:
+    def multiply(
+        self, operator: Operator, x: AnyVector, overwrite: bool, out: AnyVector
+    ) -> AnyVector:
         """``operator`` on a vector of this graph; see :meth:`Operator.__call__`."""
 
     def _like(self: _G, **changes: Any) -> _G:
@@ -287,22 +289,18 @@ class Graph(GraphOperators):
 
     @cached_property
     def reversed(self) -> Graph:
-        """Every edge in the other direction, for layers with ``flow="target_to_source"``."""
         return self._like(_sources=self._targets, _targets=self._sources)
 
     @cached_property
     def unweighted(self) -> Graph:
-        """The same edges, each of weight one."""
         return self._like(_weights=None, is_weighted=False) if self.is_weighted else self
 
     @property
     def in_count(self) -> Vector:
-        """The number of edges that end at each node."""
         return np.diff(self._counted.pointer).astype(np.float64)
 
     @property
     def in_weight(self) -> Vector:
-        """The total weight of the edges that end at each node."""
         if self._weights is None:
             return self.in_count
         return np.bincount(self._targets, self._weights, self.num_nodes).astype(np.float64)
@@ -313,15 +311,13 @@ class Graph(GraphOperators):
 
     @property
     def has_loops(self) -> bool:
-        """Whether there is any edge from a node to itself."""
         return bool(self._loops.size)
 
     @property
-    def loop_count(self) -> Loops:
-        """The number of self-loops of each node, as 32-bit integers."""
+    def loop_count(self) -> LoopArray:
         return self.unweighted.loop_weights()[0]
 
-    def loop_weights(self) -> tuple[Loops, Loops]:
+    def loop_weights(self) -> tuple[LoopArray, LoopArray]:
         """The total weight of each node's self-loops, the diagonal of ``A``, and the last one's.
 
         Without weights, how many there are, twice, as 32-bit integers.
@@ -336,35 +332,30 @@ class Graph(GraphOperators):
         last[at] = weights
         return total, last
 
-    def missing_loops(self, default: float) -> Loops:
-        """What the diagonal of ``A`` lacks for one self-loop per node."""
+    def missing_loops(self, default: float) -> LoopArray:
         total, last = self.loop_weights()
         if not self.is_weighted:
             return 1 - total
-        kept: Vector = np.where(np.greater(self.loop_count, 0), last, default)
+        kept: Vector = np.where(self.loop_count > 0, last, default)
         kept -= total
         return kept
 
     @staticmethod
     def at_least_one(values: Vector) -> Vector:
-        """``max(values, 1)``, in place."""
         return np.maximum(values, 1.0, out=values)
 
     @staticmethod
     def inverse(values: Vector) -> Vector:
-        """``1 / max(values, 1)``, in place."""
         return np.divide(1.0, Graph.at_least_one(values), out=values)
 
     @staticmethod
     def inverse_root(values: Vector) -> Vector:
-        """``values ** -0.5``, and 0 for 0, in place."""
         with np.errstate(divide="ignore", invalid="ignore"):
             np.power(values, -0.5, out=values)
         values[np.isinf(values)] = 0.0
         return values
 
     def ones(self) -> Vector:
-        """The number one for every node."""
         return np.ones(self.num_nodes)
 
     def signal(self, given: Any) -> Vector:
@@ -436,7 +427,9 @@ class Operator:
         """The operator applied ``hops`` times."""
         return replace(self, hops=self.hops * hops)
 
-    def __call__(self, x: Any, *, overwrite: bool = False, out: Any = None) -> Any:
+    def __call__(
+        self, x: AnyVector, *, overwrite: bool = False, out: AnyVector | None = None
+    ) -> AnyVector:
         """Apply the operator to one number per node, or to several columns of them.
 
         Args:

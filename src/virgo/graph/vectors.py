@@ -18,6 +18,8 @@ import numpy.typing as npt
 from virgo.errors import GraphError
 
 Vector = npt.NDArray[np.float64]
+#: One number per node (an array may have several columns): a ``Vector``, or a database's table.
+AnyVector = Any
 
 #: Numbers summed at a time: few enough that BLAS uses one thread, so sums do not depend on threads.
 _CHUNK = 8192
@@ -32,7 +34,7 @@ class Extent(NamedTuple):
 
 
 @singledispatch
-def squared_norm(x: Any) -> float:
+def squared_norm(x: AnyVector) -> float:
     """The sum of squares; of several columns, over all of them.
 
     >>> squared_norm(np.array([3.0, 4.0]))
@@ -42,24 +44,24 @@ def squared_norm(x: Any) -> float:
 
 
 @singledispatch
-def scaled(x: Any, factor: float) -> Any:
+def scaled(x: AnyVector, factor: float) -> AnyVector:
     """``factor * x``, as a new vector."""
     raise TypeError(f"no vector: {type(x).__name__}")
 
 
 @singledispatch
-def magnitudes(x: Any) -> Any:
+def magnitudes(x: AnyVector) -> AnyVector:
     """``|x|``, number by number."""
     raise TypeError(f"no vector: {type(x).__name__}")
 
 
 @singledispatch
-def extent(x: Any) -> Extent:
+def extent(x: AnyVector) -> Extent:
     """The least number, the sum, and the sum of magnitudes."""
     raise TypeError(f"no vector: {type(x).__name__}")
 
 
-def root_of_squares(parts: Sequence[Any]) -> Any:
+def root_of_squares(parts: Sequence[AnyVector]) -> AnyVector:
     """``sqrt(sum of squares)``, number by number: the amplitude of independent parts together.
 
     >>> root_of_squares([np.array([3.0, 0.0]), np.array([4.0, 2.0])])
@@ -69,7 +71,7 @@ def root_of_squares(parts: Sequence[Any]) -> Any:
 
 
 @singledispatch
-def _root_of_squares(first: Any, parts: Sequence[Any]) -> Any:
+def _root_of_squares(first: AnyVector, parts: Sequence[AnyVector]) -> AnyVector:
     """Dispatches on the first part; register a kind of vector here."""
     raise TypeError(f"no vector: {type(first).__name__}")
 
@@ -82,12 +84,12 @@ def _(x: np.ndarray) -> float:
 
 
 @scaled.register
-def _(x: np.ndarray, factor: float) -> Any:
+def _(x: np.ndarray, factor: float) -> AnyVector:
     return x * factor
 
 
 @magnitudes.register
-def _(x: np.ndarray) -> Any:
+def _(x: np.ndarray) -> AnyVector:
     return np.abs(x)
 
 
@@ -117,7 +119,7 @@ class Workspace:
     def __init__(self) -> None:
         self._spare: Vector | None = None
 
-    def apply(self, operator: Callable[..., Any], x: Any) -> Any:
+    def apply(self, operator: Callable[..., AnyVector], x: AnyVector) -> AnyVector:
         """``operator(x)`` where nobody reads ``x`` again."""
         if not isinstance(x, np.ndarray):
             return operator(x)
@@ -130,12 +132,12 @@ class Workspace:
         self._spare = None
 
     @staticmethod
-    def private(x: Any) -> Any:
+    def private(x: AnyVector) -> AnyVector:
         """A vector that nobody else overwrites."""
         return x.copy() if isinstance(x, np.ndarray) else x
 
 
-def column(given: Any, size: int, where: str = "mean_features") -> Vector:
+def column(given: object, size: int, where: str = "mean_features") -> Vector:
     """One number per node, from an array, a tensor or the path of a ``.npy`` file, in float64.
 
     >>> column([1, 2, 3], 3)
@@ -155,7 +157,9 @@ def column(given: Any, size: int, where: str = "mean_features") -> Vector:
     return out
 
 
-def unread_column(given: Any, size: int, where: str = "mean_features") -> Any:
+def unread_column(
+    given: object, size: int, where: str = "mean_features"
+) -> npt.NDArray[np.generic]:
     """What :func:`column` would read, of the right size; a file is mapped and not read yet."""
     values = load_array(given, where) if isinstance(given, (str, Path)) else np.asarray(given)
     if values.ndim == 2 and values.shape[1] == 1:
@@ -168,7 +172,7 @@ def unread_column(given: Any, size: int, where: str = "mean_features") -> Any:
     return values
 
 
-def load_array(path: str | Path, where: str) -> Any:
+def load_array(path: str | Path, where: str) -> npt.NDArray[np.generic]:
     """An array in a ``.npy`` file, memory-mapped."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)

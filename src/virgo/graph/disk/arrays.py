@@ -12,14 +12,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 
 from virgo.errors import DataError
-from virgo.graph.disk.chunks import BROKEN, Chunk, Position, damaged, numbered
+from virgo.graph.disk.chunks import BROKEN, Chunk, Ids, Position, damaged, numbered
 
+Numbers = npt.NDArray[np.generic]
 PAIRS = (("src", "dst"), ("source", "target"), ("row", "col"), ("from", "to"))
 
 
@@ -34,7 +35,7 @@ def _intact(path: Path, kind: str) -> Iterator[None]:
         raise damaged(path, kind, str(error).split("\n")[0] or repr(error)) from error
 
 
-def _check_type(where: Path, dtype: np.dtype[Any], *, is_weight: bool) -> None:
+def _check_type(where: Path, dtype: np.dtype[np.generic], *, is_weight: bool) -> None:
     if is_weight and dtype.kind not in "iuf":
         raise DataError(f"{where}: expected numbers as weights, got {dtype}.")
     if not is_weight and dtype.kind not in "iu":
@@ -66,7 +67,7 @@ class Stretch:
     """
 
     path: Path
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.generic]
     offset: int
     size: int
 
@@ -77,9 +78,7 @@ class Stretch:
         begin, end, _ = part.indices(self.size)
         return replace(self, offset=self.offset + begin * self.dtype.itemsize, size=end - begin)
 
-    def __array__(
-        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
-    ) -> npt.NDArray[Any]:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Numbers:
         values = np.fromfile(self.path, self.dtype, self.size, offset=self.offset)
         if values.size < self.size:
             raise damaged(self.path, "file", "one that has become shorter")
@@ -99,7 +98,7 @@ class _Columns:
     """
 
     name: str
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.generic]
     width: int
     begin: int
     size: int
@@ -108,7 +107,7 @@ class _Columns:
         """Where an edge's numbers begin."""
         return self.begin + edge * self.width * self.dtype.itemsize
 
-    def read(self, file: IO[bytes], edges: int) -> list[npt.NDArray[Any]]:
+    def read(self, file: IO[bytes], edges: int) -> list[Numbers]:
         """So many edges, column by column."""
         data = file.read(self.byte(edges) - self.begin)
         if len(data) < self.byte(edges) - self.begin:
@@ -177,14 +176,14 @@ class EdgeArrayFile:
                 yield Chunk(columns[0], columns[1], weights, [end], consumed, name_edge)
                 begin = end
 
-    def _read(self, files: list[IO[bytes]], begin: int, end: int) -> list[Any]:
+    def _read(self, files: list[IO[bytes]], begin: int, end: int) -> list[Ids]:
         parts = zip(self._columns, files, strict=True)
         if self._is_archive or self._columns[0].width == 2:
             return [column for part, file in parts for column in part.read(file, end - begin)]
         return [Stretch(self.path, part.dtype, part.byte(begin), end - begin) for part, _ in parts]
 
 
-def _array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
     """Shape, whether columns come first, and type of the array that follows in the file."""
     version = np.lib.format.read_magic(file)
     old = version == (1, 0)
@@ -226,7 +225,7 @@ class TorchFile:
         self.num_edges: int = rows.shape[1]
         self.is_weighted = weights is not None
 
-    def _load(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+    def _load(self) -> tuple[Numbers, Numbers | None]:
         import torch
 
         from virgo.experiments.data.saved import load_saved

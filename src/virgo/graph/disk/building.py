@@ -15,6 +15,7 @@ from typing import Any
 from virgo.errors import DataError, GraphError, VirgoError
 from virgo.graph.disk import labels as labelling
 from virgo.graph.disk import spills
+from virgo.graph.disk.chunks import Chunk
 from virgo.graph.disk.files import Output
 from virgo.graph.disk.format import FORMAT, NARROW_NODES, Header, StoredArray
 from virgo.graph.disk.journal import BuildState, Work, key_of, locked
@@ -141,15 +142,18 @@ def _collect_ids(context: Context, state: BuildState) -> BuildState:
         return state.at("reading")
     source, total, read = context.source, context.source.nbytes, 0
 
-    def chunks() -> Iterator[Any]:
+    def chunks() -> Iterator[Chunk]:
         nonlocal read
         for chunk in source.chunks(None, context.chunk):
             yield chunk
             read += len(chunk)
             context.progress(chunk.consumed, total, f"{read:,} edges read for their ids")
 
-    kind = labelling.Strings if source.has_strings else labelling.Integers
-    labels = labelling.collect(chunks(), kind)
+    labels: labelling.Labels | None
+    if source.has_strings:
+        labels = labelling.collect(chunks(), labelling.Strings)
+    else:
+        labels = labelling.collect(chunks(), labelling.Integers)
     if labels is None:
         raise _empty(source)
     if len(labels) > MOST_NODES:

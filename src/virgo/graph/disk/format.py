@@ -76,8 +76,8 @@ class Header:
     self_loops: int
     ids: str | None
     files: Mapping[str, StoredArray]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    source: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+    source: Mapping[str, object] = field(default_factory=dict)
     virgo: str = ""
     format: int = FORMAT
 

@@ -12,13 +12,15 @@ from typing import Any
 import numba
 import numpy as np
 
+#: Arrays of several types: numba compiles a loop for each.
+Array = Any
 _jit = numba.njit(cache=True, nogil=True)
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
 @_jit
-def extent(one: Any, other: Any) -> tuple[int, int]:
+def extent(one: Array, other: Array) -> tuple[int, int]:
     """The least and the greatest number of two arrays."""
     low, high = one[0], one[0]
     for i in range(one.size):
@@ -28,7 +30,9 @@ def extent(one: Any, other: Any) -> tuple[int, int]:
 
 
 @_jit
-def count_rows(rows: Any, columns: Any, shift: Any, drop: bool, both: bool, counts: Any) -> None:
+def count_rows(
+    rows: Array, columns: Array, shift: Array, drop: bool, both: bool, counts: Array
+) -> None:
     """Count the edges of each cell, a cell being ``2 ** shift`` rows."""
     for i in range(rows.size):
         row, column = rows[i], columns[i]
@@ -41,15 +45,15 @@ def count_rows(rows: Any, columns: Any, shift: Any, drop: bool, both: bool, coun
 
 @_jit
 def spread_rows(
-    rows: Any,
-    columns: Any,
-    weights: Any,
-    shift: Any,
+    rows: Array,
+    columns: Array,
+    weights: Array,
+    shift: Array,
     drop: bool,
     both: bool,
-    cursor: Any,
-    keys: Any,
-    moved: Any,
+    cursor: Array,
+    keys: Array,
+    moved: Array,
 ) -> None:
     """Put each edge (and, if ``both``, its reverse right after it) where its cell has got to."""
     for i in range(rows.size):
@@ -72,7 +76,7 @@ def spread_rows(
 
 
 @_jit
-def count_keys(keys: Any, base: Any, shift: Any, turn: bool, counts: Any) -> None:
+def count_keys(keys: Array, base: Array, shift: Array, turn: bool, counts: Array) -> None:
     """Count the keys of each cell, a cell being ``2 ** shift`` numbers from ``base`` on."""
     for i in range(keys.size):
         key = keys[i]
@@ -83,7 +87,14 @@ def count_keys(keys: Any, base: Any, shift: Any, turn: bool, counts: Any) -> Non
 
 @_jit
 def spread_keys(
-    keys: Any, weights: Any, base: Any, shift: Any, turn: bool, cursor: Any, out: Any, moved: Any
+    keys: Array,
+    weights: Array,
+    base: Array,
+    shift: Array,
+    turn: bool,
+    cursor: Array,
+    out: Array,
+    moved: Array,
 ) -> None:
     """Put each key (turned round: its column is the row) where its cell has got to."""
     for i in range(keys.size):
@@ -99,7 +110,7 @@ def spread_keys(
 
 
 @_jit
-def regroup(values: Any, starts: Any, out: Any) -> None:
+def regroup(values: Array, starts: Array, out: Array) -> None:
     """From run after run of cells to cell after cell of runs; ``starts`` is runs x (cells + 1)."""
     place = 0
     for cell in range(starts.shape[1] - 1):
@@ -110,7 +121,7 @@ def regroup(values: Any, starts: Any, out: Any) -> None:
 
 
 @_jit
-def order_ties(keys: Any, order: Any) -> None:
+def order_ties(keys: Array, order: Array) -> None:
     """Make a sort stable: where sorted ``keys`` are equal, their ``order`` ascends."""
     begin = 0
     for i in range(1, keys.size + 1):
@@ -121,7 +132,7 @@ def order_ties(keys: Any, order: Any) -> None:
 
 
 @_jit
-def merge_equal(keys: Any, weights: Any) -> int:
+def merge_equal(keys: Array, weights: Array) -> int:
     """Keep one of equal neighbours, its weight their sum in order; returns how many are left."""
     kept = 0
     for i in range(1, keys.size):
@@ -137,7 +148,7 @@ def merge_equal(keys: Any, weights: Any) -> int:
 
 
 @_jit
-def settle(keys: Any, first: Any, columns: Any, ends: Any) -> int:
+def settle(keys: Array, first: Array, columns: Array, ends: Array) -> int:
     """From sorted keys their columns and where each row ends; returns the number of loops."""
     loops, i = 0, 0
     for row in range(ends.size + 1):
@@ -155,7 +166,7 @@ def settle(keys: Any, first: Any, columns: Any, ends: Any) -> int:
 
 
 @_jit
-def count_in_rows(keys: Any, first: Any, cursor: Any) -> None:
+def count_in_rows(keys: Array, first: Array, cursor: Array) -> None:
     """``cursor[row]`` becomes where the row's first edge belongs, counting from ``first``."""
     for i in range(keys.size):
         cursor[np.int64((keys[i] >> _HALF) - first)] += 1
@@ -168,7 +179,13 @@ def count_in_rows(keys: Any, first: Any, cursor: Any) -> None:
 
 @_jit
 def place_in_rows(
-    keys: Any, weights: Any, starts: Any, first: Any, cursor: Any, columns: Any, moved: Any
+    keys: Array,
+    weights: Array,
+    starts: Array,
+    first: Array,
+    cursor: Array,
+    columns: Array,
+    moved: Array,
 ) -> None:
     """Stable counting sort by row, cell after cell so that what is written to stays in cache."""
     for cell in range(starts.shape[1] - 1):
@@ -183,7 +200,9 @@ def place_in_rows(
 
 
 @_jit
-def find_texts(begins: Any, texts: Any, sorted_begins: Any, sorted_texts: Any, out: Any) -> None:
+def find_texts(
+    begins: Array, texts: Array, sorted_begins: Array, sorted_texts: Array, out: Array
+) -> None:
     """Where each of some texts is among sorted ones (all UTF-8, one after another); -1 if not."""
     for i in range(begins.size - 1):
         begin, length = begins[i], begins[i + 1] - begins[i]

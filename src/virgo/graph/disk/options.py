@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from virgo.errors import OptionError
 
@@ -81,7 +80,7 @@ class Options:
         """Whether equal edges become one."""
         return self.symmetric or self.deduplicate
 
-    def asked(self) -> dict[str, Any]:
+    def asked(self) -> dict[str, object]:
         """What decides the graph, as the header keeps it."""
         given = asdict(self)
         return {name: given[name] for name in given if name not in _CIRCUMSTANCES}

@@ -13,8 +13,11 @@ from virgo.graph.disk.arrays import PAIRS
 from virgo.graph.disk.chunks import Chunk, Position, damaged, numbered
 from virgo.graph.disk.options import Options
 
+#: pyarrow has no types that strict mode accepts.
+Arrow = Any
 
-def arrow(module: str) -> Any:
+
+def arrow(module: str) -> Arrow:
     """``pyarrow`` or a module of it.
 
     Raises:
@@ -82,14 +85,14 @@ class ParquetFile:
                 f"--id-type string, or convert a column."
             )
 
-    def _open(self) -> Any:
+    def _open(self) -> Arrow:
         parquet, lib = arrow("pyarrow.parquet"), arrow("pyarrow.lib")
         try:
             return parquet.ParquetFile(self.path, memory_map=False, pre_buffer=False)
         except (lib.ArrowException, OSError) as error:
             raise damaged(self.path, "Parquet file", error) from error
 
-    def _kind(self, kind: Any, name: str) -> str:
+    def _kind(self, kind: Arrow, name: str) -> str:
         types = arrow("pyarrow").types
         if types.is_dictionary(kind):
             kind = kind.value_type
@@ -123,7 +126,7 @@ class ParquetFile:
         except (lib.ArrowException, OSError) as error:
             raise damaged(self.path, "Parquet file", error) from error
 
-    def _chunk(self, batch: Any, before: int, after: Position, consumed: int) -> Chunk:
+    def _chunk(self, batch: Arrow, before: int, after: Position, consumed: int) -> Chunk:
         name_edge = numbered(self.path, before, "row")
         columns = [batch.column(name) for name in self._names]
         for name, column in zip(self._names, columns, strict=True):

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from virgo.errors import DataError
-from virgo.graph.disk.chunks import Chunk
+from virgo.graph.disk.chunks import Chunk, Ids
 from virgo.graph.disk.journal import BuildState, Work
+from virgo.graph.disk.labels import Labels
 from virgo.graph.disk.options import MOST_NODES, Options, memory_of
 from virgo.graph.disk.sources import EdgeSource
 from virgo.graph.disk.spills import CELLS, RUN, Spill, SpillRecord, shift_for
@@ -56,7 +56,7 @@ def num_threads() -> int:
     return min(8, cores())
 
 
-def read_edges(context: Context, state: BuildState, labels: Any) -> BuildState:
+def read_edges(context: Context, state: BuildState, labels: Labels | None) -> BuildState:
     """Read the source once and leave its edges in the spill ``in``, grouped by target.
 
     Chunks are partitioned by threads while the next is being read.
@@ -100,7 +100,7 @@ def read_edges(context: Context, state: BuildState, labels: Any) -> BuildState:
 class _Reader:
     """Partitions chunks by the rows of the order by target."""
 
-    def __init__(self, context: Context, spill: Spill, labels: Any) -> None:
+    def __init__(self, context: Context, spill: Spill, labels: Labels | None) -> None:
         self._spill, self._labels = spill, labels
         self._drop, self._both = context.options.self_loops == "drop", context.options.symmetric
         given = context.options.num_nodes or context.source.num_nodes
@@ -142,7 +142,7 @@ class _Reader:
         kernels.spread_rows(targets, sources, weights, *how, cursor, keys, moved)
         return SpillRecord(self._spill.write(entries, keys, moved), shift, counts), int(high)
 
-    def _out_of_range(self, chunk: Chunk, begin: int, sources: Any, targets: Any) -> DataError:
+    def _out_of_range(self, chunk: Chunk, begin: int, sources: Ids, targets: Ids) -> DataError:
         wrong = [(one < 0) | (one >= self._bound) for one in (sources, targets)]
         edge = int(np.flatnonzero(wrong[0] | wrong[1])[0])
         given = self._bound < MOST_NODES
@@ -157,7 +157,7 @@ class _Reader:
         )
 
 
-def _plain(ids: Any) -> Any:
+def _plain(ids: Ids) -> Ids:
     """Ids as the compiled loops want them, 32 or 64 bits wide, copied only if they are not so.
 
     Arrow's arrays cannot be written to, for which numba would compile everything once more.

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +43,7 @@ class Piece:
     """A sorted bucket: columns, weights, and where each row that ends in it ends."""
 
     bucket: Bucket
-    columns: npt.NDArray[Any]
+    columns: npt.NDArray[np.signedinteger]
     weights: Weights | None
     ends: npt.NDArray[np.int64]
     loops: int = 0
@@ -115,7 +114,7 @@ class Sorter:
         )
         return buckets(self.spill, limits, context.work.scratch, self._state.sorted_to)
 
-    def _rows(self, bucket: Bucket) -> tuple[Any, int]:
+    def _rows(self, bucket: Bucket) -> tuple[np.uint64, int]:
         """The first row of a bucket, and how many rows end in it."""
         first = bucket.low >> HALF
         return np.uint64(first), (bucket.high >> HALF) - first

@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -60,7 +59,7 @@ class EdgeSource:
         """Whether edges have weights."""
         return self.readers[0].is_weighted
 
-    def stamp(self) -> list[list[Any]]:
+    def stamp(self) -> list[list[str | int]]:
         """What changes when a file does."""
         states = [(one.path, one.path.stat()) for one in self.readers]
         return [[str(path.absolute()), s.st_size, s.st_mtime_ns] for path, s in states]

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from virgo.graph.csr import Compressed, Loops
+from virgo.graph.csr import Compressed, LoopArray, Mapped
 from virgo.graph.disk.format import Header, open_array, read_header
 from virgo.graph.operators import Graph
 from virgo.graph.vectors import Vector
@@ -57,19 +56,17 @@ class StoredGraph(Graph):
 
     @cached_property
     def by_target(self) -> Compressed:
-        """Rows are targets: the operator of a forward pass."""
         return self._rows("out" if self._turned else "in")
 
     @cached_property
     def by_source(self) -> Compressed:
-        """Rows are sources: its transpose, the operator of a backward pass."""
         return self.by_target if self.header.symmetric else self.reversed.by_target
 
     def _rows(self, side: str) -> Compressed:
         if self.header.symmetric:
             side = "in"  # one copy serves both
 
-        def array(name: str) -> Any:
+        def array(name: str) -> Mapped:
             return open_array(self.path, self.header, f"{side}_{name}", mapped=not self._in_memory)
 
         weights = array("weights") if self.is_weighted else None
@@ -78,29 +75,23 @@ class StoredGraph(Graph):
 
     @cached_property
     def reversed(self) -> StoredGraph:
-        """Every edge in the other direction."""
         return self if self.header.symmetric else self._like(_turned=not self._turned)
 
     @cached_property
     def unweighted(self) -> StoredGraph:
-        """The same edges, each of weight one."""
         return self._like(is_weighted=False) if self.is_weighted else self
 
     @property
     def in_count(self) -> Vector:
-        """The number of edges that end at each node."""
         return self.by_target.row_counts()
 
     @property
     def in_weight(self) -> Vector:
-        """The total weight of the edges that end at each node."""
         return self.by_target.row_sums()
 
     @property
     def has_loops(self) -> bool:
-        """Whether there is any edge from a node to itself."""
         return self.header.self_loops > 0
 
-    def loop_weights(self) -> tuple[Loops, Loops]:
-        """The total weight of each node's self-loops, and the weight of the last."""
+    def loop_weights(self) -> tuple[LoopArray, LoopArray]:
         return self.by_target.loops()

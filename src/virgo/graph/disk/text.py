@@ -14,15 +14,16 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, BinaryIO
 
 import numpy as np
 
 from virgo.errors import DataError
 from virgo.graph.disk.chunks import Chunk, Position, damaged
 from virgo.graph.disk.options import Options
-from virgo.graph.disk.parquet import arrow, chosen_columns
+from virgo.graph.disk.parquet import Arrow, arrow, chosen_columns
 
+Stream = gzip.GzipFile | BinaryIO
 _BROKEN = (EOFError, gzip.BadGzipFile, zlib.error, OSError)
 _SNIFFED = 2**16
 _LONGEST_LINE = 2**20
@@ -124,24 +125,24 @@ class TextFile:
         self.is_weighted = len(self._layout.chosen) == 3
         arrow("pyarrow.csv")  # says at once if it is missing
 
-    def _open(self) -> Any:
+    def _open(self) -> Stream:
         return gzip.open(self.path, "rb") if self._is_packed else open(self.path, "rb")
 
-    def _read(self, stream: Any, size: int) -> bytes:
+    def _read(self, stream: Stream, size: int) -> bytes:
         try:
             data: bytes = stream.read(size)
             return data
         except _BROKEN as error:
             raise damaged(self.path, "gzip file" if self._is_packed else "file", error) from error
 
-    def _skip(self, stream: Any, size: int) -> None:
+    def _skip(self, stream: Stream, size: int) -> None:
         if not self._is_packed:
             stream.seek(size)
             return
         while size:
             size -= len(self._read(stream, min(size, 2**22)))
 
-    def _consumed(self, stream: Any, position: int) -> int:
+    def _consumed(self, stream: Stream, position: int) -> int:
         packed: IO[bytes] | None = getattr(stream, "fileobj", None)
         return packed.tell() if packed is not None else position
 
@@ -185,7 +186,7 @@ class TextFile:
         weights = columns[2].to_numpy() if len(columns) == 3 else None
         return Chunk(ids[0], ids[1], weights, after, consumed, name_edge)
 
-    def _columns(self, block: bytes) -> list[Any]:
+    def _columns(self, block: bytes) -> list[Arrow]:
         """The chosen columns of a block of lines."""
         pa, reading, layout = arrow("pyarrow"), arrow("pyarrow.csv"), self._layout
         if layout.delimiter == " ":

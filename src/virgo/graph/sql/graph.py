@@ -13,6 +13,7 @@ from virgo.graph.operators import GraphOperators, Operator, Scale
 from virgo.graph.sql import checks, columns
 from virgo.graph.sql.checkpoints import Kept, digest, results_for
 from virgo.graph.sql.connections import (
+    Column,
     Connection,
     Table,
     connect,
@@ -24,7 +25,7 @@ from virgo.graph.sql.connections import (
 )
 from virgo.graph.sql.hops import hop, refused
 from virgo.graph.sql.vectors import Home, LakeVector
-from virgo.graph.vectors import column
+from virgo.graph.vectors import AnyVector, Vector, column
 
 
 def open(
@@ -122,7 +123,6 @@ class LakeGraph(GraphOperators):
 
     @cached_property
     def reversed(self) -> LakeGraph:
-        """Every edge in the other direction, for layers with ``flow="target_to_source"``."""
         turned = {"source": self.edges.target, "target": self.edges.source}
         if self.is_weighted:
             turned["weight"] = self.edges.weight
@@ -130,7 +130,6 @@ class LakeGraph(GraphOperators):
 
     @cached_property
     def unweighted(self) -> LakeGraph:
-        """The same edges, each of weight one."""
         if not self.is_weighted:
             return self
         bare = self.edges.select("source", "target")
@@ -139,7 +138,6 @@ class LakeGraph(GraphOperators):
     # --- vectors ---------------------------------------------------------------------------
 
     def ones(self) -> LakeVector:
-        """The number one for every node."""
         if self.home.nodes is not None:
             return LakeVector(self.home, self.home.nodes)
         count = self.num_nodes
@@ -171,7 +169,7 @@ class LakeGraph(GraphOperators):
         key = checks.survey_signal(table, nodes, home.num_nodes)
         return LakeVector(home, home.results.keep(key, table, "signal"))
 
-    def _array(self, given: Any) -> Any:
+    def _array(self, given: Any) -> Vector:
         if not isinstance(given, (str, Path)) and np.ndim(given) == 2 and np.shape(given)[1] != 1:
             raise OptionError(
                 f"mean_features: expected one number per node, got {np.shape(given)[1]} columns. "
@@ -203,12 +201,10 @@ class LakeGraph(GraphOperators):
 
     @property
     def in_count(self) -> Scale:
-        """The number of edges that end at each node."""
         return _degrees("count")
 
     @property
     def in_weight(self) -> Scale:
-        """The total weight of the edges that end at each node."""
         return _degrees("weight" if self.is_weighted else "count")
 
     @property
@@ -218,11 +214,9 @@ class LakeGraph(GraphOperators):
 
     @property
     def loop_count(self) -> Scale:
-        """The number of self-loops of each node."""
         return _degrees("loops")
 
     def missing_loops(self, default: float) -> Scale:
-        """What the diagonal of ``A`` lacks for one self-loop per node."""
         loops = _degrees("loops")
         if not self.is_weighted:
             return 1.0 - loops
@@ -231,12 +225,10 @@ class LakeGraph(GraphOperators):
 
     @staticmethod
     def at_least_one(values: Scale) -> Scale:
-        """``max(values, 1)``."""
         return (values > 1.0).ifelse(values, 1.0)
 
     @staticmethod
     def inverse(values: Scale) -> Scale:
-        """``1 / max(values, 1)``."""
         return 1.0 / LakeGraph.at_least_one(values)
 
     @staticmethod
@@ -245,7 +237,9 @@ class LakeGraph(GraphOperators):
         root = 1.0 / (values > 0.0).ifelse(values, 1.0).sqrt()
         return (values > 0.0).ifelse(root, (values == 0.0).ifelse(0.0, float("nan")))
 
-    def multiply(self, operator: Operator, x: Any, overwrite: bool, out: Any) -> LakeVector:
+    def multiply(
+        self, operator: Operator, x: AnyVector, overwrite: bool, out: AnyVector
+    ) -> LakeVector:
         """``operator`` on a vector of this lake; a table is never overwritten."""
         if not isinstance(x, LakeVector) or x.home is not self.home:
             raise refused(operator, x)
@@ -271,6 +265,6 @@ def _degrees(name: str) -> Scale:
     return library("ibis", "lake")._[name]
 
 
-def _one() -> Any:
+def _one() -> Column:
     """A column of ones. DuckDB takes a bare 1.0 for a decimal, whose sums overflow."""
     return library("ibis", "lake").literal(1).cast("float64")

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from virgo.errors import OptionError
 from virgo.graph.operators import Operator, Scale
 from virgo.graph.sql.checkpoints import Kept, digest
-from virgo.graph.sql.connections import Table, beside_edges
+from virgo.graph.sql.connections import Column, Table, beside_edges
 from virgo.graph.sql.vectors import LakeVector
+from virgo.graph.vectors import AnyVector
 
 if TYPE_CHECKING:
     from virgo.graph.sql.graph import LakeGraph
@@ -53,7 +54,7 @@ def hop(operator: Operator, x: LakeVector) -> LakeVector:
     return LakeVector(x.home, x.home.results.keep(key, table, name))
 
 
-def refused(operator: Operator, x: Any) -> OptionError:
+def refused(operator: Operator, x: AnyVector) -> OptionError:
     """The error for an ``x`` that is no vector of the operator's graph."""
     if getattr(x, "ndim", 1) == 2:
         return OptionError(
@@ -84,7 +85,7 @@ def _sums(
     return arriving.group_by("node").agg(value=arriving.value.sum())
 
 
-def _scaled(table: Table, value: Any, scale: Scale) -> Any:
+def _scaled(table: Table, value: Column, scale: Scale) -> Column:
     if isinstance(scale, float):
         return value if scale == 1.0 else value * scale
     return value * scale.resolve(table)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -97,7 +96,7 @@ def _(x: LakeVector) -> Extent:
 
 
 @vectors._root_of_squares.register
-def _(first: LakeVector, parts: Sequence[Any]) -> LakeVector:
+def _(first: LakeVector, parts: Sequence[LakeVector]) -> LakeVector:
     """One union and one group-by, whatever rows each part has."""
     tables = [part.table for part in parts]
     both = tables[0].union(*tables[1:]) if len(tables) > 1 else tables[0]
