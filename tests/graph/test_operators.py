@@ -34,6 +34,7 @@ from torch_geometric.nn import (
 )
 
 import virgo
+from virgo.errors import GraphError
 from virgo.graph.operators import Compressed, Graph, Operator
 from virgo.network import inputs, reading, trace
 from virgo.study import Study
@@ -511,3 +512,24 @@ def test_matrix_argument_is_taken_column_by_column() -> None:
     for kind, operator in operators(Graph(edge_index, nodes, weight)):
         columns = np.stack([operator(np.ascontiguousarray(c)) for c in x.T], axis=1)
         np.testing.assert_allclose(operator(x), columns, **CLOSE, err_msg=kind)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_coefficients_multiply_like_the_operator(weighted: bool) -> None:
+    rng = np.random.default_rng(5)
+    index = torch.from_numpy(rng.integers(0, 12, (2, 50)))  # with self-loops and equal edges
+    weight = torch.from_numpy(rng.uniform(0.5, 2.0, 50)) if weighted else None
+    graph, x = Graph(index, 12, weight), rng.standard_normal(12)
+    operators = [graph.identity(), graph.degree(), graph.sum(1.5), graph.mean(), graph.gcn()]
+    operators += [graph.cluster_gcn(diag_lambda=0.5), graph.mean_with_self(0.3)]
+    for operator in operators:
+        for turned in (operator, operator.T):
+            (source, target), value = (part.numpy() for part in turned.to_edges())
+            product = np.bincount(target, value * x[source], 12)
+            # a dozen numbers of order one, added in another order
+            np.testing.assert_allclose(product, turned(x.copy()), atol=1e-13, rtol=0)
+            diagonal = source == target
+            assert np.unique(source[diagonal]).size == np.count_nonzero(diagonal)
+            assert value.all()
+    with pytest.raises(GraphError, match=r"gcn.*: expected one hop .* got 2 over Graph"):
+        graph.gcn().times(2).to_edges()

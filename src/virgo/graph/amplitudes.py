@@ -183,7 +183,7 @@ class _Walk:
             return signals[0]
         share = 1 / math.sqrt(len(signals))
         log_norm = sum(signal.log_norm for signal in signals) / len(signals)
-        parts = [scaled(one.vector, share / math.sqrt(one.squares)) for one in signals]
+        parts = [scaled(signal.vector, share / math.sqrt(signal.squares)) for signal in signals]
         return _Signal(*self._joined(parts), log_norm, owned=True)
 
     def _read(self, j: int) -> _Signal:

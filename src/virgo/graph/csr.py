@@ -1,4 +1,7 @@
-"""Compressed rows of edges, and the one loop over them that everything else is made of."""
+"""Edges as a CSR matrix, and the one loop over them that everything else is made of.
+
+In memory a CSR matrix is built here and nowhere else; on disk, by the external sort of ``disk/``.
+"""
 
 from __future__ import annotations
 
@@ -75,10 +78,10 @@ class Compressed:
             placed: Indices = columns.astype(narrow)
         else:
             placed = np.empty(columns.size, dtype=narrow)
-            kernels.place(rows, columns, pointer[:-1].copy(), placed)
+            kernels.scatter(rows, columns, pointer[:-1].copy(), placed)
             if weights is not None:
                 unplaced, weights = weights, np.empty_like(weights)
-                kernels.place(rows, unplaced, pointer[:-1].copy(), weights)
+                kernels.scatter(rows, unplaced, pointer[:-1].copy(), weights)
         return cls.of_arrays(pointer, placed, weights)
 
     @classmethod
@@ -137,6 +140,12 @@ class Compressed:
 
         over_blocks(block, self.blocks, self.num_edges, self._releaser())
         return out
+
+    def entries(self) -> tuple[Pointer, Pointer, Vector]:
+        """Row, column and weight of every entry, row by row."""
+        rows = np.repeat(np.arange(self.pointer.size - 1), np.diff(self.pointer))
+        weights = np.ones(rows.size) if self.weights is None else self.weights
+        return rows, self.columns.astype(np.int64), weights
 
     def row_sums(self) -> Vector:
         """``M 1``, without a vector of ones where there are no weights."""

@@ -32,7 +32,7 @@ def count(keys: Array, pointer: Array) -> bool:
 
 
 @_jit
-def place(keys: Array, values: Array, cursor: Array, out: Array) -> None:
+def scatter(keys: Array, values: Array, cursor: Array, out: Array) -> None:
     """Stable counting sort of ``values`` by ``keys``; ``cursor`` starts as the row pointers."""
     for edge in range(keys.size):
         position = cursor[keys[edge]]

@@ -468,30 +468,18 @@ class Operator:
                 f"{self.hops} over {type(home).__name__}. Apply it to vectors instead."
             )
         size = home.num_nodes
-        rows, columns, values, diagonal = _entries(self.graph, size)
-        own = np.arange(size)
-        diagonal = diagonal + self.loop
-        source, target = np.concatenate([columns, own]), np.concatenate([rows, own])
+        rows, columns, values = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
+        if isinstance(self.graph, Graph):
+            rows, columns, values = self.graph.by_target.entries()
+        own, off = np.arange(size), rows != columns
+        diagonal = np.bincount(rows[~off], values[~off], size) + self.loop
+        target, source = np.concatenate([rows[off], own]), np.concatenate([columns[off], own])
         left, right = (np.broadcast_to(side, size) for side in (self.left, self.right))
-        weight = left[target] * np.concatenate([values, diagonal]) * right[source]
+        weight = left[target] * np.concatenate([values[off], diagonal]) * right[source]
         kept = weight != 0
         ends = (target, source) if self.transposed else (source, target)
         index = torch.from_numpy(np.stack([end[kept] for end in ends]))
         return index, torch.from_numpy(weight[kept])
-
-
-def _entries(graph: Any, size: int) -> tuple[Indices, Indices, Vector, Vector]:
-    """Rows, columns and weights off the diagonal of ``A``, and its diagonal."""
-    if graph is None:
-        none = np.empty(0, dtype=np.int64)
-        return none, none, np.empty(0), np.zeros(size)
-    matrix = graph.by_target
-    rows = np.repeat(np.arange(size), np.diff(matrix.pointer))
-    columns = matrix.columns.astype(np.int64)
-    weights = np.ones(rows.size) if matrix.weights is None else np.asarray(matrix.weights)
-    off = rows != columns
-    diagonal: Vector = np.bincount(rows[~off], weights[~off], size).astype(np.float64)
-    return rows[off], columns[off], weights[off], diagonal
 
 
 def _check(index: Tensor, num_nodes: int, weight: Tensor | None) -> None:

@@ -211,7 +211,7 @@ def _header(context: Context, state: BuildState) -> Header:
         index="int32" if state.num_nodes <= NARROW_NODES else "int64",
         self_loops=state.self_loops,
         ids=kind if context.relabels else None,
-        files={name: StoredArray(**one) for name, one in state.files.items()},
+        files={name: StoredArray(**array) for name, array in state.files.items()},
         options=context.options.asked(),
         virgo=__version__,
         source={"name": source.name, "bytes": source.nbytes},

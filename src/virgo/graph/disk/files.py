@@ -20,7 +20,7 @@ _BLOCK = 2**22
 
 def open_file(path: Path, owner: object) -> int:
     """A file to read and write, made if it is not there, closed when ``owner`` is gone."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     weakref.finalize(owner, os.close, file)
     return file
 

@@ -106,7 +106,7 @@ class Header:
                 f"version of virgo-gnn."
             )
         try:
-            files = {name: StoredArray(**one) for name, one in values.pop("files").items()}
+            files = {name: StoredArray(**array) for name, array in values.pop("files").items()}
             return cls(files=files, **values)
         except (TypeError, LookupError, AttributeError) as error:
             raise GraphError(
@@ -141,8 +141,8 @@ def read_header(path: str | Path) -> Header:
     except (OSError, UnicodeDecodeError) as error:
         raise GraphError(f"{where}: expected a readable header, got {error}.") from error
     header = Header.from_json(text, where)
-    for name, one in header.files.items():
-        _check_size(array_path(path, name), one)
+    for name, array in header.files.items():
+        _check_size(array_path(path, name), array)
     return header
 
 
@@ -157,23 +157,23 @@ def _absent(path: Path) -> GraphError:
             f"{path}: expected a graph's folder, got nothing of that name. Make one with "
             f"`virgo graph build EDGES {path}`."
         )
-    found = "one without" if path.is_dir() else "a file"
+    actual = "one without" if path.is_dir() else "a file"
     return GraphError(
-        f"{path}: expected a folder with {HEADER}, got {found}. Make one with "
+        f"{path}: expected a folder with {HEADER}, got {actual}. Make one with "
         f"`virgo graph build EDGES OUT`."
     )
 
 
-def _check_size(file: Path, one: StoredArray) -> None:
+def _check_size(file: Path, array: StoredArray) -> None:
     try:
-        found = file.stat().st_size
+        size = file.stat().st_size
     except OSError as error:
         raise GraphError(
-            f"{file}: expected {one.nbytes:,} bytes, got no such file. Build the graph again."
+            f"{file}: expected {array.nbytes:,} bytes, got no such file. Build the graph again."
         ) from error
-    if found != one.nbytes:
+    if size != array.nbytes:
         raise GraphError(
-            f"{file}: expected {one.nbytes:,} bytes, got {found:,}. Build the graph again."
+            f"{file}: expected {array.nbytes:,} bytes, got {size:,}. Build the graph again."
         )
 
 
@@ -194,13 +194,13 @@ def open_array(
         raise GraphError(
             f"{path}: expected one of {', '.join(header.files)}, got {name!r}. Name one of them."
         )
-    one, file = header.files[name], array_path(path, name)
-    _check_size(file, one)
-    if one.size == 0:  # an empty file cannot be mapped
-        return np.empty(0, dtype=one.dtype)
+    array, file = header.files[name], array_path(path, name)
+    _check_size(file, array)
+    if array.size == 0:  # an empty file cannot be mapped
+        return np.empty(0, dtype=array.dtype)
     if not mapped:
-        return np.fromfile(file, dtype=one.dtype)
-    return np.memmap(file, dtype=one.dtype, mode="r", shape=(one.size,))
+        return np.fromfile(file, dtype=array.dtype)
+    return np.memmap(file, dtype=array.dtype, mode="r", shape=(array.size,))
 
 
 def verify(path: str | Path, progress: Callable[[int, int, str], None] | None = None) -> Header:
@@ -214,8 +214,8 @@ def verify(path: str | Path, progress: Callable[[int, int, str], None] | None = 
         GraphError: a file is not what was written; its name is in the message.
     """
     header = read_header(path)
-    total, done = sum(one.nbytes for one in header.files.values()), 0
-    for name, one in header.files.items():
+    total, done = sum(array.nbytes for array in header.files.values()), 0
+    for name, array in header.files.items():
         digest, file = hashlib.sha256(), array_path(path, name)
         with open(file, "rb") as opened:
             while block := opened.read(_BLOCK):
@@ -223,9 +223,9 @@ def verify(path: str | Path, progress: Callable[[int, int, str], None] | None = 
                 done += len(block)
                 if progress is not None:
                     progress(done, total, file.name)
-        if digest.hexdigest() != one.sha256:
+        if digest.hexdigest() != array.sha256:
             raise GraphError(
-                f"{file}: expected the checksum {one.sha256[:16]}..., got "
+                f"{file}: expected the checksum {array.sha256[:16]}..., got "
                 f"{digest.hexdigest()[:16]}... It was damaged after the build: build it again."
             )
     return header

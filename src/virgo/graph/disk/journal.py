@@ -76,13 +76,13 @@ class Work:
 
     def __init__(self, folder: Path, scratch: Path, key: str) -> None:
         self.folder, self.scratch, self._key = folder, scratch, key
-        found = read_journal(folder)
+        journal = read_journal(folder)
         self.state = BuildState()
-        self.resumed = found is not None and found["key"] == key
-        if found is not None and found["key"] == key:
-            self.state = BuildState(**found["state"])
+        self.resumed = journal is not None and journal["key"] == key
+        if journal is not None and journal["key"] == key:
+            self.state = BuildState(**journal["state"])
         else:
-            self._empty(Path(found["scratch"]) if found else scratch)
+            self._empty(Path(journal["scratch"]) if journal else scratch)
         self._writer = ThreadPoolExecutor(1)
         self._pending: list[Future[None]] = []
         self._last = self._begun = time.monotonic()
@@ -94,8 +94,8 @@ class Work:
 
     def _empty(self, earlier: Path) -> None:
         """Begin afresh."""
-        for one in self.folder.iterdir():
-            shutil.rmtree(one) if one.is_dir() else one.unlink()
+        for entry in self.folder.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         for scratch in (self.scratch, earlier):
             if scratch.name == self.scratch.name:  # never what somebody wrote into the journal
                 shutil.rmtree(scratch, ignore_errors=True)
@@ -150,10 +150,10 @@ class Work:
 def read_journal(folder: Path) -> dict[str, Any] | None:
     """What an unfinished build's journal says, if there is one that can be read."""
     with contextlib.suppress(OSError, ValueError, TypeError):
-        found = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
-        BuildState(**found["state"])
-        if {"key", "scratch"} <= set(found):
-            return dict(found)
+        journal = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
+        BuildState(**journal["state"])
+        if {"key", "scratch"} <= set(journal):
+            return dict(journal)
     return None
 
 
@@ -174,36 +174,26 @@ def locked(out: Path) -> Iterator[Path]:
     folder = working_folder(out)
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = _open_folder(folder)
+        handle = os.open(folder, os.O_RDONLY)
         try:
-            if handle is not None:
-                _lock(handle, out)
-                try:
-                    if not os.path.samestat(os.fstat(handle), os.stat(folder)):
-                        continue  # another build has just renamed it
-                except FileNotFoundError:
-                    continue
-            yield folder
-            return
+            _lock(handle, out)
+            if _is_still(handle, folder):  # another build may just have renamed it
+                yield folder
+                return
         finally:
-            if handle is not None:
-                os.close(handle)
+            os.close(handle)
 
 
-def _open_folder(folder: Path) -> int | None:
+def _is_still(handle: int, folder: Path) -> bool:
     try:
-        return os.open(folder, os.O_RDONLY)
-    except PermissionError:  # a system that opens no folders has no such locks either
-        if os.name == "posix":
-            raise
-        return None
+        return os.path.samestat(os.fstat(handle), os.stat(folder))
+    except FileNotFoundError:
+        return False
 
 
 def _lock(handle: int, out: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:
-        return
+    import fcntl  # builds need a POSIX system, which `check_target` has made sure of
+
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

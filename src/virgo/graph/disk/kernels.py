@@ -20,12 +20,12 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 
 @_jit
-def extent(one: Array, other: Array) -> tuple[int, int]:
+def extent(first: Array, second: Array) -> tuple[int, int]:
     """The least and the greatest number of two arrays."""
-    low, high = one[0], one[0]
-    for i in range(one.size):
-        low = min(low, min(one[i], other[i]))
-        high = max(high, max(one[i], other[i]))
+    low, high = first[0], first[0]
+    for i in range(first.size):
+        low = min(low, min(first[i], second[i]))
+        high = max(high, max(first[i], second[i]))
     return low, high
 
 
@@ -61,18 +61,18 @@ def spread_rows(
         if drop and row == column:
             continue
         cell = row >> shift
-        place = cursor[cell]
-        cursor[cell] = place + 1
-        keys[place] = (np.uint64(row) << _HALF) | np.uint64(column)
+        slot = cursor[cell]
+        cursor[cell] = slot + 1
+        keys[slot] = (np.uint64(row) << _HALF) | np.uint64(column)
         if weights is not None:
-            moved[place] = weights[i]
+            moved[slot] = weights[i]
         if both:
             cell = column >> shift
-            place = cursor[cell]
-            cursor[cell] = place + 1
-            keys[place] = (np.uint64(column) << _HALF) | np.uint64(row)
+            slot = cursor[cell]
+            cursor[cell] = slot + 1
+            keys[slot] = (np.uint64(column) << _HALF) | np.uint64(row)
             if weights is not None:
-                moved[place] = weights[i]
+                moved[slot] = weights[i]
 
 
 @_jit
@@ -102,22 +102,22 @@ def spread_keys(
         if turn:
             key = (key << _HALF) | (key >> _HALF)
         cell = np.int64((key - base) >> shift)
-        place = cursor[cell]
-        cursor[cell] = place + 1
-        out[place] = key
+        slot = cursor[cell]
+        cursor[cell] = slot + 1
+        out[slot] = key
         if weights is not None:
-            moved[place] = weights[i]
+            moved[slot] = weights[i]
 
 
 @_jit
 def regroup(values: Array, starts: Array, out: Array) -> None:
     """From run after run of cells to cell after cell of runs; ``starts`` is runs x (cells + 1)."""
-    place = 0
+    slot = 0
     for cell in range(starts.shape[1] - 1):
         for run in range(starts.shape[0]):
             for i in range(starts[run, cell], starts[run, cell + 1]):
-                out[place] = values[i]
-                place += 1
+                out[slot] = values[i]
+                slot += 1
 
 
 @_jit
@@ -192,11 +192,11 @@ def place_in_rows(
         for run in range(starts.shape[0]):
             for i in range(starts[run, cell], starts[run, cell + 1]):
                 row = np.int64((keys[i] >> _HALF) - first)
-                place = cursor[row]
-                cursor[row] = place + 1
-                columns[place] = keys[i] & _LOW
+                slot = cursor[row]
+                cursor[row] = slot + 1
+                columns[slot] = keys[i] & _LOW
                 if weights is not None:
-                    moved[place] = weights[i]
+                    moved[slot] = weights[i]
 
 
 @_jit

@@ -42,10 +42,10 @@ class Integers:
     def numbers(self, chunk: Chunk) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The numbers of a chunk's sources and targets."""
         joined = np.concatenate([chunk.sources, chunk.targets]).astype(np.int64)
-        # few look-ups, in ascending order: kinder to the cache than one an edge
+        # few look-ups, in ascending order: kinder to the cache than one per edge
         unique, inverse = np.unique(joined, return_inverse=True)
-        found = np.searchsorted(self.ids, unique)[inverse]
-        return found[: len(chunk)], found[len(chunk) :]
+        numbers = np.searchsorted(self.ids, unique)[inverse]
+        return numbers[: len(chunk)], numbers[len(chunk) :]
 
     def arrays(self) -> dict[str, npt.NDArray[np.int64] | npt.NDArray[np.uint8]]:
         """What is kept with the graph."""
@@ -77,11 +77,11 @@ class Strings:
         pa = arrow("pyarrow")
         arrays = [
             pa.LargeStringArray.from_buffers(
-                len(one),
-                pa.py_buffer(np.ascontiguousarray(one.begins)),
-                pa.py_buffer(np.ascontiguousarray(one.texts)),
+                len(labels),
+                pa.py_buffer(np.ascontiguousarray(labels.begins)),
+                pa.py_buffer(np.ascontiguousarray(labels.texts)),
             )
-            for one in (self, other)
+            for labels in (self, other)
         ]
         return self._sorted(pa.concat_arrays(arrays))
 
@@ -92,10 +92,10 @@ class Strings:
         joined = arrow("pyarrow").concat_arrays([chunk.sources, chunk.targets])
         coded = joined.dictionary_encode()
         begins, texts = _parts(coded.dictionary)
-        places = np.empty(begins.size - 1, dtype=np.int64)
-        kernels.find_texts(begins, texts, self.begins, self.texts, places)
-        found = places[coded.indices.to_numpy()]
-        return found[: len(chunk)], found[len(chunk) :]
+        positions = np.empty(begins.size - 1, dtype=np.int64)
+        kernels.find_texts(begins, texts, self.begins, self.texts, positions)
+        numbers = positions[coded.indices.to_numpy()]
+        return numbers[: len(chunk)], numbers[len(chunk) :]
 
     def arrays(self) -> dict[str, npt.NDArray[np.int64] | npt.NDArray[np.uint8]]:
         """What is kept with the graph."""

@@ -41,15 +41,15 @@ def chosen_columns(names: Sequence[str], options: Options, where: Path) -> list[
     """
     if options.source_column is not None and options.target_column is not None:
         chosen = (options.source_column, options.target_column)
-        positions = [_position(one, names, where) for one in chosen]
+        positions = [_position(column, names, where) for column in chosen]
     else:
         lower = [name.lower() for name in names]
         pair = next((pair for pair in PAIRS if set(pair) <= set(lower)), None)
-        positions = [lower.index(one) for one in pair] if pair else [0, 1]
+        positions = [lower.index(column) for column in pair] if pair else [0, 1]
     if options.weight_column is not None:
         positions.append(_position(options.weight_column, names, where))
     if len(set(positions)) < len(positions) or len(names) < 2:
-        shown = ", ".join(names[one] for one in positions if one < len(names))
+        shown = ", ".join(names[column] for column in positions if column < len(names))
         raise OptionError(f"{where}: expected different columns, got {shown}. Name others.")
     return positions
 
@@ -77,7 +77,7 @@ class ParquetFile:
         self._names = [names[position] for position in chosen]
         self.is_weighted = len(chosen) == 3
         self.num_edges: int | None = int(opened.metadata.num_rows)
-        kinds = {self._kind(schema.field(one).type, one) for one in self._names[:2]}
+        kinds = {self._kind(schema.field(name).type, name) for name in self._names[:2]}
         self.has_strings = "string" in kinds or options.id_type == "string"
         if len(kinds) > 1 and options.id_type != "string":
             raise DataError(

@@ -143,7 +143,7 @@ class _Reader:
         return SpillRecord(self._spill.write(entries, keys, moved), shift, counts), int(high)
 
     def _out_of_range(self, chunk: Chunk, begin: int, sources: Ids, targets: Ids) -> DataError:
-        wrong = [(one < 0) | (one >= self._bound) for one in (sources, targets)]
+        wrong = [(ids < 0) | (ids >= self._bound) for ids in (sources, targets)]
         edge = int(np.flatnonzero(wrong[0] | wrong[1])[0])
         given = self._bound < MOST_NODES
         advice = (

@@ -56,10 +56,10 @@ def least_edges(source: EdgeSource) -> int:
     if source.num_edges is not None:
         return source.num_edges
     return sum(
-        one.path.stat().st_size
-        // (_LONG_PACKED_LINE if one.path.name.endswith(".gz") else _LONG_LINE)
-        for one in source.readers
-        if suffix_of(one.path)
+        reader.path.stat().st_size
+        // (_LONG_PACKED_LINE if reader.path.name.endswith(".gz") else _LONG_LINE)
+        for reader in source.readers
+        if suffix_of(reader.path)
     )
 
 
@@ -81,11 +81,11 @@ def check_space(source: EdgeSource, options: Options, folder: Path, scratch: Pat
     needs = {scratch: spilled, folder: kept}
     if os.stat(scratch).st_dev == os.stat(folder).st_dev:
         needs = {folder: spilled + kept}
-    for place, need in needs.items():
-        free = shutil.disk_usage(place).free
+    for disk, need in needs.items():
+        free = shutil.disk_usage(disk).free
         if free < need:
             raise DataError(
-                f"{place}: expected {need / 2**30:.1f} GB of free space, got "
+                f"{disk}: expected {need / 2**30:.1f} GB of free space, got "
                 f"{free / 2**30:.1f} GB. Free some, or give --tmp on another disk."
             )
 
@@ -107,8 +107,8 @@ def translated(out: Path) -> Iterator[None]:
 
 def drop(folder: Path, scratch: Path) -> None:
     """Leave nothing of a build."""
-    for one in (scratch, folder):
-        shutil.rmtree(one, ignore_errors=True)
+    for leftover in (scratch, folder):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def publish(header: Header, folder: Path, scratch: Path, out: Path, force: bool) -> None:

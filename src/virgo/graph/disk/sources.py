@@ -34,7 +34,7 @@ class EdgeSource:
 
     Attributes:
         name: as the user gave it.
-        readers: one a file.
+        readers: one per file.
         num_nodes: if the source says so itself, as OGB's folders do.
         num_edges: how many edges there must be, if that is known.
     """
@@ -47,7 +47,7 @@ class EdgeSource:
     @property
     def nbytes(self) -> int:
         """Bytes of all files."""
-        return sum(one.path.stat().st_size for one in self.readers)
+        return sum(reader.path.stat().st_size for reader in self.readers)
 
     @property
     def has_strings(self) -> bool:
@@ -61,13 +61,13 @@ class EdgeSource:
 
     def stamp(self) -> list[list[str | int]]:
         """What changes when a file does."""
-        states = [(one.path, one.path.stat()) for one in self.readers]
+        states = [(reader.path, reader.path.stat()) for reader in self.readers]
         return [[str(path.absolute()), s.st_size, s.st_mtime_ns] for path, s in states]
 
     def chunks(self, start: Position | None, limit: int) -> Iterator[Chunk]:
         """The edges from ``start`` on; a position is a file's number and the place in it."""
         number, inside = (start[0], start[1:]) if start else (0, None)
-        before = sum(one.path.stat().st_size for one in self.readers[:number])
+        before = sum(reader.path.stat().st_size for reader in self.readers[:number])
         for current, reader in enumerate(self.readers[number:], number):
             for chunk in reader.chunks(inside or None, limit):
                 position, consumed = [current, *chunk.position], before + chunk.consumed
@@ -95,18 +95,21 @@ def open_source(where: str | Path, options: Options) -> EdgeSource:
     readers = tuple(_reader(file, options) for file in files)
     for what in ("has_strings", "is_weighted"):
         odd = next(
-            (one for one in readers if getattr(one, what) != getattr(readers[0], what)), None
+            (reader for reader in readers if getattr(reader, what) != getattr(readers[0], what)),
+            None,
         )
         if odd is not None:
             raise DataError(
                 f"{odd.path}: expected the same {'ids' if what == 'has_strings' else 'weights'} "
                 f"as in {readers[0].path}, got others. Give files of one kind."
             )
-    return EdgeSource(str(where), readers, num_edges=_known([one.num_edges for one in readers]))
+    return EdgeSource(
+        str(where), readers, num_edges=_known([reader.num_edges for reader in readers])
+    )
 
 
 def _known(counts: list[int | None]) -> int | None:
-    given = [one for one in counts if one is not None]
+    given = [count for count in counts if count is not None]
     return sum(given) if len(given) == len(counts) else None
 
 
@@ -115,20 +118,20 @@ def _files(where: str) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        inside = (one for one in path.rglob("*") if one.is_file())
-        found = [one for one in inside if suffix_of(one) in KINDS and one.name[0] not in "._"]
+        inside = (file for file in path.rglob("*") if file.is_file())
+        files = [file for file in inside if suffix_of(file) in KINDS and file.name[0] not in "._"]
     else:
-        found = [Path(one) for one in glob.glob(where, recursive=True) if Path(one).is_file()]
-    if not found:
+        files = [Path(file) for file in glob.glob(where, recursive=True) if Path(file).is_file()]
+    if not files:
         what = "a folder without any" if path.is_dir() else "nothing of that name"
         raise DataError(f"{where}: expected edges as {_KNOWN}, got {what}.")
-    kinds = {suffix_of(one) for one in found}
+    kinds = {suffix_of(file) for file in files}
     if len(kinds) > 1:
         raise DataError(
             f"{where}: expected files of one kind, got {', '.join(sorted(kinds))}. Name them with "
             f"a pattern such as {path}/*{min(kinds)}."
         )
-    return sorted(found)
+    return sorted(files)
 
 
 def _reader(path: Path, options: Options) -> Reader:
@@ -185,6 +188,6 @@ def _counts(path: Path) -> list[int] | None:
 def _packed_counts(path: Path, name: str) -> list[int] | None:
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return [int(one) for one in arrays[name].reshape(-1)] if name in arrays else None
+            return [int(count) for count in arrays[name].reshape(-1)] if name in arrays else None
     except (OSError, ValueError, EOFError, zlib.error) as error:
         raise damaged(path, ".npz file", error) from error

@@ -1,7 +1,7 @@
 """Edges that wait on disk to be sorted: runs of keys, each grouped by cells of equal key ranges.
 
 A run is what one thread partitions in its cache and writes with one call. Where its cells begin is
-kept in an index, so all runs' keys of a range are found again with one read a run, and files
+kept in an index, so all runs' keys of a range are found again with one read per run, and files
 neither multiply with the ranges nor need to know how many nodes there will be: cells are powers of
 two wide, and a run with wider cells only has fewer of them.
 """
@@ -121,11 +121,11 @@ class Spill:
         shift = int(rows["shift"].max(initial=0))
         cells = max(1, -(-self.used >> shift))  # rounded up
         starts = np.zeros((rows.size, cells + 1), dtype=np.int32)
-        for one in np.unique(rows["shift"]):
-            which = np.flatnonzero(rows["shift"] == one)
+        for width in np.unique(rows["shift"]):
+            which = np.flatnonzero(rows["shift"] == width)
             sums = np.zeros((which.size, CELLS + 1), dtype=np.int32)
             np.cumsum(rows["counts"][which], axis=1, out=sums[:, 1:])
-            edges = np.minimum(np.arange(cells + 1, dtype=np.int64) << (shift - int(one)), CELLS)
+            edges = np.minimum(np.arange(cells + 1, dtype=np.int64) << (shift - int(width)), CELLS)
             starts[which] = sums[:, edges]
         totals = np.diff(starts, axis=1).sum(axis=0, dtype=np.int64)
         ends = rows["counts"].sum(axis=1, dtype=np.int64)
@@ -196,7 +196,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a bucket may have: bytes, at so many a key and a row, and keys."""
+    """How much a bucket may have: bytes, at so many per key and per row, and keys."""
 
     nbytes: int
     each_key: int

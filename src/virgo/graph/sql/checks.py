@@ -87,7 +87,7 @@ def _refuse_signal(facts: Facts, num_nodes: int) -> None:
         )
     if facts["rows"] != facts["nodes"]:
         raise GraphError(
-            f"mean_features: expected one row a node, got {facts['rows']:,} rows for "
+            f"mean_features: expected one row per node, got {facts['rows']:,} rows for "
             f"{facts['nodes']:,} nodes. Remove the duplicates."
         )
     if facts["rows"] and "low" in facts:
@@ -118,12 +118,12 @@ def _unbounded(values: Column) -> Column:
     return (values.isnan() | values.isinf()).sum()
 
 
-def _least(one: Column, other: Column) -> Column:
-    return (one <= other).ifelse(one, other)
+def _least(first: Column, second: Column) -> Column:
+    return (first <= second).ifelse(first, second)
 
 
-def _greatest(one: Column, other: Column) -> Column:
-    return (one >= other).ifelse(one, other)
+def _greatest(first: Column, second: Column) -> Column:
+    return (first >= second).ifelse(first, second)
 
 
 def count(table: Table) -> int:

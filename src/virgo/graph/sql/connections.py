@@ -229,7 +229,7 @@ def numbers(con: Connection, count: int) -> Table:
 
 
 def from_array(con: Connection, values: npt.NDArray[np.float64]) -> Table:
-    """One number a node, as a table of the engine."""
+    """One number per node, as a table of the engine."""
     ibis, arrow = library("ibis", "lake"), library("pyarrow", "lake")
     columns = arrow.table({"node": np.arange(len(values)), "value": values})
     if is_spark(con):

@@ -150,8 +150,8 @@ class LakeGraph(GraphOperators):
         """One number for every node.
 
         Args:
-            mean_features: an array or ``.npy`` file, one number a node; or a table, its name or
-                Parquet files.
+            mean_features: an array or ``.npy`` file, one number per node; or a table, its name
+                or Parquet files.
             node: a table's column of nodes.
             value: its column of numbers. If none is named, ``"value"`` where there is one, else
                 all other columns are features and their mean is taken.
