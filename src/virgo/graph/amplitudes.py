@@ -223,7 +223,11 @@ class _Walk:
 
     def _joined(self, parts: Sequence[AnyVector]) -> tuple[AnyVector, float]:
         """Independent parts: squares add. Columns keep their signs, and random ones keep parts
-        independent."""
+        independent.
+
+        Returns:
+            The joined vector and its squared norm.
+        """
         if getattr(parts[0], "ndim", 1) == 1:
             joined = root_of_squares(parts)
         else:

@@ -115,6 +115,18 @@ class Compressed:
 
         Every row is summed in the order of its edges by one thread, so the result is the same
         whatever the number of threads.
+
+        Args:
+            x: one number per row, or several columns.
+            left: the scale of each result.
+            loop: what is added to the diagonal.
+            out: memory for a result of one column.
+
+        Returns:
+            The product.
+
+        Raises:
+            GraphError: ``x`` is of another size.
         """
         from virgo.graph import kernels
 
@@ -167,6 +179,9 @@ class Compressed:
         """Of each row's entries in its own column: their total weight, and the weight of the last.
 
         Rows without weights have the number of such entries twice, as 32-bit integers.
+
+        Returns:
+            Both, one per row.
         """
         from virgo.graph import kernels
 

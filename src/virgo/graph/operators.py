@@ -321,6 +321,9 @@ class Graph(GraphOperators):
         """The total weight of each node's self-loops, the diagonal of ``A``, and the last one's.
 
         Without weights, how many there are, twice, as 32-bit integers.
+
+        Returns:
+            Both, one per node.
         """
         at = self._targets[self._loops]
         if self._weights is None:
@@ -362,6 +365,9 @@ class Graph(GraphOperators):
         """One number for every node, from an array or the path of a ``.npy`` file.
 
         A new vector each time: a hop may use its memory.
+
+        Returns:
+            The numbers in float64.
         """
         return column(given, self.num_nodes)
 

@@ -37,6 +37,9 @@ class Extent(NamedTuple):
 def squared_norm(x: AnyVector) -> float:
     """The sum of squares; of several columns, over all of them.
 
+    Raises:
+        TypeError: ``x`` is no vector.
+
     >>> squared_norm(np.array([3.0, 4.0]))
     25.0
     """
@@ -66,6 +69,9 @@ def root_of_squares(parts: Sequence[AnyVector]) -> AnyVector:
 
     >>> root_of_squares([np.array([3.0, 0.0]), np.array([4.0, 2.0])])
     array([5., 2.])
+
+    Returns:
+        A new vector.
     """
     return _root_of_squares(parts[0], parts)
 
@@ -142,6 +148,12 @@ def column(given: object, size: int, where: str = "mean_features") -> Vector:
 
     >>> column([1, 2, 3], 3)
     array([1., 2., 3.])
+
+    Returns:
+        A new vector.
+
+    Raises:
+        GraphError: the values are no finite numbers, or not one per node.
     """
     values = unread_column(given, size, where)
     if values.dtype.kind not in "fiub":

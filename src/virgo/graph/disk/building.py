@@ -61,11 +61,15 @@ def build(
             files; ``memory="2GB"`` for buffers, beside which relabelling holds all ids;
             ``tmp`` for what is spilled; ``force`` to replace ``out``.
 
+    Returns:
+        The header of the finished graph.
+
     Raises:
         DataError: the source is missing, damaged, or holds something that is no edge; or the disk
             is full.
         GraphError: ``out`` exists, or another process builds it, or ids are too sparse.
         OptionError: an option does not make sense.
+        VirgoError: as the family of all these.
     """
     asked = Options(**options)
     final = Path(out)

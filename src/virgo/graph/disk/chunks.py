@@ -87,6 +87,9 @@ def damaged(path: Path, kind: str, error: object) -> DataError:
 def finite(chunk: Chunk) -> Chunk:
     """The chunk, if all its weights are numbers.
 
+    Returns:
+        The same chunk.
+
     Raises:
         DataError: a weight is infinite or no number.
     """

@@ -63,6 +63,12 @@ class Description:
 def describe(path: str | Path) -> Description:
     """Counts and degrees, from a pass over the pointers a block at a time.
 
+    Args:
+        path: the graph's folder.
+
+    Returns:
+        What the header and the pointers tell.
+
     Raises:
         GraphError: there is no finished graph; of an unfinished one it says how far it is.
     """

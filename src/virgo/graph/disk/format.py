@@ -89,6 +89,9 @@ class Header:
     def from_json(cls, text: str, where: object = HEADER) -> Header:
         """The header of a text; ``where`` is named in errors.
 
+        Returns:
+            The header.
+
         Raises:
             GraphError: the text is no header, or one of a newer format.
         """
@@ -128,6 +131,9 @@ def array_path(path: str | Path, name: str) -> Path:
 def read_header(path: str | Path) -> Header:
     """The header of a finished graph whose files all have the size they should have.
 
+    Returns:
+        The header.
+
     Raises:
         GraphError: there is no such folder, it is no graph, its build is unfinished, its format is
             newer, or a file is missing or truncated.
@@ -137,7 +143,7 @@ def read_header(path: str | Path) -> Header:
     try:
         text = where.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise _absent(path) from error
+        raise GraphError(_why_absent(path)) from error
     except (OSError, UnicodeDecodeError) as error:
         raise GraphError(f"{where}: expected a readable header, got {error}.") from error
     header = Header.from_json(text, where)
@@ -146,19 +152,19 @@ def read_header(path: str | Path) -> Header:
     return header
 
 
-def _absent(path: Path) -> GraphError:
+def _why_absent(path: Path) -> str:
     if working_folder(path).is_dir():
-        return GraphError(
+        return (
             f"{path}: expected a finished graph, got an unfinished build. Run the same "
             f"`virgo graph build` again, it continues where it was."
         )
     if not path.exists():
-        return GraphError(
+        return (
             f"{path}: expected a graph's folder, got nothing of that name. Make one with "
             f"`virgo graph build EDGES {path}`."
         )
     actual = "one without" if path.is_dir() else "a file"
-    return GraphError(
+    return (
         f"{path}: expected a folder with {HEADER}, got {actual}. Make one with "
         f"`virgo graph build EDGES OUT`."
     )
@@ -187,6 +193,12 @@ def open_array(
         header: what :func:`read_header` gave.
         name: the array; ``out_*`` of a symmetric graph are its ``in_*``.
         mapped: whether to leave it in its file.
+
+    Returns:
+        The array.
+
+    Raises:
+        GraphError: there is no such array, or its file is damaged.
     """
     if header.symmetric and name.startswith("out_"):
         name = "in_" + name.removeprefix("out_")
@@ -209,6 +221,9 @@ def verify(path: str | Path, progress: Callable[[int, int, str], None] | None = 
     Args:
         path: the graph's folder.
         progress: told ``(bytes read, bytes in all, file)``.
+
+    Returns:
+        The header.
 
     Raises:
         GraphError: a file is not what was written; its name is in the message.

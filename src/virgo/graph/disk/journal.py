@@ -168,6 +168,9 @@ def locked(out: Path) -> Iterator[Path]:
 
     The lock is on the folder itself: the system frees it however its holder ends.
 
+    Yields:
+        The working folder.
+
     Raises:
         GraphError: another process builds the same graph.
     """

@@ -118,6 +118,9 @@ def collect(chunks: Iterable[Chunk], kind: type[_L]) -> _L | None:
     """All ids of some chunks: sets are joined when they are of like size, as few copies as can be.
 
     Holds the ids of all nodes in memory, up to three times while they are joined.
+
+    Returns:
+        The ids in ascending order, or none if there are no chunks.
     """
     sets: list[_L] = []
     for chunk in chunks:

@@ -22,6 +22,9 @@ def memory_of(text: str | int) -> int:
     >>> memory_of("512MB") == 512 * 2**20
     True
 
+    Returns:
+        The number of bytes.
+
     Raises:
         OptionError: it is no size, or too small to work in.
     """

@@ -20,6 +20,9 @@ Arrow = Any
 def arrow(module: str) -> Arrow:
     """``pyarrow`` or a module of it.
 
+    Returns:
+        The module.
+
     Raises:
         DataError: it is not installed.
     """
@@ -38,6 +41,12 @@ def chosen_columns(names: Sequence[str], options: Options, where: Path) -> list[
     """The positions of the columns of sources, targets and, if named, weights.
 
     A column is named by its name or, where no column has that name, by its number from 0 on.
+
+    Returns:
+        Two or three positions.
+
+    Raises:
+        OptionError: there is no such column, or one is named twice.
     """
     if options.source_column is not None and options.target_column is not None:
         chosen = (options.source_column, options.target_column)

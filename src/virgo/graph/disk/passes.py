@@ -60,6 +60,9 @@ def read_edges(context: Context, state: BuildState, labels: Labels | None) -> Bu
     """Read the source once and leave its edges in the spill ``in``, grouped by target.
 
     Chunks are partitioned by threads while the next is being read.
+
+    Returns:
+        The state after the last chunk.
     """
     work, source = context.work, context.source
     spill = Spill(work.scratch, "in", is_weighted=source.is_weighted)
@@ -161,6 +164,9 @@ def _plain(ids: Ids) -> Ids:
     """Ids as the compiled loops want them, 32 or 64 bits wide, copied only if they are not so.
 
     Arrow's arrays cannot be written to, for which numba would compile everything once more.
+
+    Returns:
+        An array that compiled code takes.
     """
     kind = np.int32 if ids.dtype == np.int32 else np.int64
     return np.asarray(np.require(ids, kind, ["C", "A", "W"]))

@@ -2,6 +2,9 @@
 
 The order by source needs no second sort. Edges leave the first in ascending order of their targets
 and are partitioned by source as they do; a stable counting sort by source is all that is left.
+
+An external sort of our own: DuckDB's ``ORDER BY`` takes five times as long at 60 million edges, and
+does not resume.
 """
 
 from __future__ import annotations

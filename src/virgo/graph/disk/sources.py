@@ -83,6 +83,9 @@ def open_source(where: str | Path, options: Options) -> EdgeSource:
             folder in OGB's raw layout.
         options: what the build was asked for.
 
+    Returns:
+        The files, ready to be read.
+
     Raises:
         DataError: there are no such files, or they are of no known kind, or damaged.
         OptionError: a column is not there.

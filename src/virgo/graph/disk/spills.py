@@ -44,6 +44,9 @@ def shift_for(span: int) -> int:
 
     >>> shift_for(1025), shift_for(1024), shift_for(1)
     (1, 0, 0)
+
+    Returns:
+        The exponent.
     """
     return max(0, (span - 1).bit_length() - CELL_BITS)
 
@@ -219,6 +222,9 @@ def buckets(
 
     A cell that does not fit is partitioned once more, into cells of its own: skewed graphs have
     such cells, and a node with very many edges is divided by its neighbours.
+
+    Yields:
+        One range after the other.
     """
     totals, shift = spill.table.totals, spill.table.shift
     rows = max(1, 2**shift >> _HALF)

@@ -66,6 +66,12 @@ def sniff(path: Path, head: bytes, options: Options) -> Layout:
 
     The first line is a header if the user chose columns by name, or if its ids are no integers
     while those of the second are, or if it has the usual names.
+
+    Returns:
+        The layout of all lines.
+
+    Raises:
+        DataError: the first line is no edge.
     """
     begins, number = 0, 1
     lines: list[tuple[bytes, str]] = []

@@ -43,6 +43,9 @@ def digest(*parts: object) -> str:
 
     >>> digest("gcn", 1.0) == digest("gcn", 1.0) != digest("gcn", 2.0)
     True
+
+    Returns:
+        24 hexadecimal digits.
     """
     text = json.dumps([FORMAT, *parts], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:24]

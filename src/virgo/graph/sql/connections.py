@@ -67,6 +67,12 @@ def connect(
         threads: how many of them DuckDB or a local Spark may use.
         tmp: where to spill to; a folder of its own, removed afterwards, if not given.
         settings: the engine's own, such as ``{"spark.executor.memory": "8g"}``.
+
+    Returns:
+        The connection.
+
+    Raises:
+        OptionError: the engine is unknown, not installed, or cannot be reached.
     """
     ibis = library("ibis", "lake")
     if engine == "duckdb" or engine.startswith("duckdb://"):
@@ -262,6 +268,9 @@ def beside_edges(con: Connection, table: Table, rows: int) -> Table:
 
     Spark is told to send a small one whole to every executor: the edges then stay where they are.
     Left to itself it may send the edges instead, whose compressed files look smaller.
+
+    Returns:
+        The table, with a hint for Spark if it is small.
     """
     if not is_spark(con) or rows > _SENT_WHOLE:
         return table

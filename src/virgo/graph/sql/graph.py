@@ -42,8 +42,13 @@ def open(
     Args:
         engine: as :func:`connect` takes it, or a connection of Ibis.
         edges: a Parquet file, a folder, a pattern such as ``"edges/*.parquet"``, a table's name.
-        memory: see :func:`connect`, as for ``threads`` and ``tmp``.
+        memory: see :func:`connect`.
+        threads: likewise.
+        tmp: likewise.
         options: of :class:`LakeGraph`.
+
+    Returns:
+        The graph.
     """
     con = engine
     if isinstance(engine, str):
@@ -155,6 +160,9 @@ class LakeGraph(GraphOperators):
             node: a table's column of nodes.
             value: its column of numbers. If none is named, ``"value"`` where there is one, else
                 all other columns are features and their mean is taken.
+
+        Returns:
+            A vector of this lake.
         """
         if isinstance(mean_features, LakeVector):
             return mean_features
