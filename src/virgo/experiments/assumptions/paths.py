@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from virgo.errors import GraphError, OptionError
-from virgo.graph.operators import Compressed, Operator, Vector
+from virgo.graph.operators import Compressed, Graph, Operator, Vector
 
 Ids = npt.NDArray[np.int64]
 _COUNTABLE = float(2**62)
@@ -66,7 +66,7 @@ class Walks:
     @classmethod
     def over(cls, operator: Operator) -> Walks:
         """Walks from the node where a message arrives, back to where it comes from."""
-        assert operator.graph is not None
+        assert isinstance(operator.graph, Graph)
         graph = operator.graph
         num_nodes = graph.num_nodes
         edges = graph.by_target

@@ -77,7 +77,7 @@ class Header:
     ids: str | None
     files: Mapping[str, StoredArray]
     options: Mapping[str, object] = field(default_factory=dict)
-    source: Mapping[str, object] = field(default_factory=dict)
+    source: Mapping[str, Any] = field(default_factory=dict)
     virgo: str = ""
     format: int = FORMAT
 
