@@ -43,7 +43,7 @@ def nonzeros(
     """
     rows = columns = every = np.arange(num_nodes)
     values: Vector = np.broadcast_to(np.asarray(operator.loop, dtype=np.float64), num_nodes)
-    if operator.graph is not None:
+    if isinstance(operator.graph, Graph):
         edges = operator.graph.by_target
         weights = np.ones(edges.num_edges) if edges.weights is None else edges.weights
         diagonal = every if np.any(operator.loop) else every[:0]
