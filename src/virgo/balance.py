@@ -146,7 +146,7 @@ def balance(
     best = State(dict.fromkeys(usable, 0.0), start, cost(start, quiet))
     step = 1.0
     for _ in range(PASSES):
-        change = solve(best.seen, usable, quiet)
+        change = solve(best.seen, usable, quiet, pooled=not inputs.is_hetero)
         if max((abs(t) for t in change.values()), default=0.0) * step < 0.05:
             break
         factors = {
@@ -182,15 +182,28 @@ def _range(logs: Matrix) -> float:
     return float(np.ptp(logs)) if np.isfinite(logs).all() else math.inf
 
 
-def solve(seen: Profile, units: dict[str, Unit], quiet: float) -> dict[str, float]:
-    """The change of each unit's log mean square that levels both profiles best."""
+def solve(
+    seen: Profile, units: dict[str, Unit], quiet: float, *, pooled: bool = True
+) -> dict[str, float]:
+    """The change of each unit's log mean square that levels both profiles best.
+
+    Args:
+        seen: one pass.
+        units: those with weights to scale, by path.
+        quiet: see :func:`balance`.
+        pooled: whether calls of other numbers of rows come from pooling, which changes a
+            gradient's size whatever the weights are, and not from several types of nodes.
+
+    Returns:
+        The change by unit path.
+    """
     paths = list(units)
     forward, backward = _responses(seen, paths)
     signals = _logs([c.signal for c in seen.calls]) + quiet * _branch_discount(seen)
     gradients = _logs([c.gradient for c in seen.calls])
     blocks = [_centred(forward, signals, np.isfinite(signals))]
-    rows = np.array([call.rows for call in seen.calls])
-    for count in np.unique(rows):  # pooling changes a gradient's size whatever the weights are
+    rows = np.array([call.rows if pooled else 0 for call in seen.calls])
+    for count in np.unique(rows):
         blocks.append(_centred(backward, gradients, np.isfinite(gradients) & (rows == count)))
     system = np.concatenate([a for a, _ in blocks])
     target = np.concatenate([b for _, b in blocks])
