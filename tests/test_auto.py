@@ -371,3 +371,55 @@ def test_a_gin_whose_units_hold_two_weights_each_settles(data: Data) -> None:
     assert ranges(model, data).wider > 50
     virgo.init_(model, data)
     assert ranges(model, data).wider < 20
+
+
+def test_what_is_no_model_is_refused(data: Data) -> None:
+    with torch.inference_mode():
+        frozen = GCN(64, 8, 2, 7)
+    with torch.device("meta"):
+        empty = GCN(64, 8, 2, 7)
+    wrong: dict[str, Any] = {
+        "expected a torch.nn.Module, got None": None,
+        "expected a torch.nn.Module, got <class": GCN,
+        "made under torch.inference_mode": frozen,
+        "on the meta device. Give the model memory first": empty,
+    }
+    for message, model in wrong.items():
+        with pytest.raises(virgo.LayerError, match=message):
+            virgo.init_(model, data)
+
+
+@pytest.mark.parametrize(("value", "message"), [(math.nan, "got NaN"), (0.0, "got only zeros")])
+def test_features_that_say_nothing_are_refused(data: Data, value: float, message: str) -> None:
+    spoiled = data.clone()
+    spoiled.x = torch.full_like(data.x, value)
+    model = GCN(64, 8, 2, 7)
+    before = weights(model)
+    with pytest.raises(virgo.GraphError, match=message):
+        virgo.init_(model, spoiled)
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(model), strict=True))
+
+
+def test_a_width_that_does_not_fit_is_named(data: Data) -> None:
+    with pytest.raises(virgo.LayerError, match="in_channels=63 features, but data.x has 64"):
+        virgo.init_(GCN(63, 8, 2, 7), data)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_every_precision_is_served(data: Data, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = GCN(64, 32, 4, 7).to(dtype)
+    plan = virgo.init_(model, data)
+    assert plan.rows
+    assert all(p.dtype == dtype and bool(p.isfinite().all()) for p in model.parameters())
+
+
+def test_overflowing_and_vanishing_weights_are_mended(data: Data) -> None:
+    for std in (50.0, 1e-8):
+        torch.manual_seed(0)
+        model = GCN(64, 32, 20, 7)
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=std)
+        virgo.init_(model, data)
+        assert ranges(model, data).wider < 100

@@ -19,14 +19,17 @@ import torch
 from torch import nn
 
 from virgo.balance import Unit, balance, find_units, residual_branches
-from virgo.errors import VirgoError, VirgoWarning
+from virgo.errors import LayerError, VirgoError, VirgoWarning
 from virgo.network.graph_inputs import GraphInputs
 from virgo.network.inputs import Inputs
 from virgo.network.losses import InferredLoss
 from virgo.network.modules import is_linear
+from virgo.network.probe import Loss
 from virgo.network.profile import Profile, as_in_training, extent, profile
+from virgo.network.trace import watch
 from virgo.planning import Options, named_plan
 from virgo.plans import Plan, Row
+from virgo.study import looks_up_features
 
 #: A score must fall by this much to count: a range that is a quarter narrower.
 NOISE = 0.1
@@ -118,6 +121,8 @@ def choose(model: nn.Module, inputs: Inputs, options: Options) -> Plan:
     loss = options.loss or InferredLoss(options.seed)
     sample = _sample(inputs, options.seed)
     units = find_units(model)
+    if not looks_up_features(model, inputs):
+        inputs.check_signal(looks_up=False)
     with as_in_training(model, weights=True):
         prepared = sample.prepared_for(model)
 
@@ -134,7 +139,7 @@ def choose(model: nn.Module, inputs: Inputs, options: Options) -> Plan:
                 )
             return Candidate(name, seen, _scaled_by(start, factors))
 
-        own = Candidate("as it is", profile(model, prepared, options.forward, loss))
+        own = Candidate("as it is", _first_profile(model, prepared, options, loss))
         closed = [
             Candidate(_title(plan), seen_with(plan), plan)
             for plan in _closed_forms(model, inputs, options, own.seen)
@@ -151,6 +156,14 @@ def choose(model: nn.Module, inputs: Inputs, options: Options) -> Plan:
     candidates = [own, *closed, *measured]
     best = pick(candidates)
     return _explained(best, candidates, units, model, inputs, sample, options, loss)
+
+
+def _first_profile(model: nn.Module, inputs: Inputs, options: Options, loss: Loss) -> Profile:
+    try:
+        return profile(model, inputs, options.forward, loss)
+    except LayerError:
+        watch(model, inputs, options.forward)  # which says what does not fit, where it can
+        raise
 
 
 def pick(candidates: list[Candidate]) -> Candidate:
@@ -174,7 +187,7 @@ def pick(candidates: list[Candidate]) -> Candidate:
         and math.isfinite(c.score)
     ]
     best = min(allowed, key=lambda c: c.score, default=own)
-    if best.score > own.score - NOISE:
+    if best is own or best.score > own.score - NOISE:
         return own
     return next(c for c in allowed if c.score <= best.score + NOISE)
 
