@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from virgo import dgl_layers as dgl_layers  # DGL's layers register themselves
 from virgo.draws import generator_for, standard
 from virgo.errors import GraphError, LayerError, OptionError
 from virgo.graph.amplitudes import Hops, check_cancellation, hops
@@ -166,7 +167,7 @@ class Study:
         }
         for path, module in self.model.named_modules():
             home = type(module).__module__
-            known = home.startswith(("torch.nn.", "torch_geometric.nn.", "ogb."))
+            known = home.startswith(("torch.nn.", "torch_geometric.nn.", "dgl.nn.", "ogb."))
             owns = any(p.dim() > 1 for p in module.parameters(recurse=False))
             if owns and not known and path not in containers and owner(path, self.layers) is None:
                 raise LayerError(

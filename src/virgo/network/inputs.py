@@ -20,6 +20,7 @@ from torch_geometric.data import HeteroData
 from virgo.errors import GraphError, LayerError, OptionError
 from virgo.graph.operators import Graph
 from virgo.graph.vectors import Vector
+from virgo.network import dgl_graphs
 
 Forward = Callable[[nn.Module, Any], Any]
 
@@ -189,7 +190,7 @@ class Inputs:
         small.num_nodes = nodes.numel()
         if hasattr(small, "_num_graphs"):
             small._num_graphs = 1
-        return Inputs(small)
+        return Inputs(small.both_ways() if isinstance(small, dgl_graphs.DGLData) else small)
 
     def neighbourhood(self, nodes: int, seed: int = 0) -> Inputs:
         """A connected sample: grow from random nodes, hop by hop, until there are enough."""
@@ -342,6 +343,8 @@ def is_classes(y: Any) -> bool:
 
 def run(model: nn.Module, data: Any, forward: Forward | None = None) -> Any:
     """Call a model the way its ``forward`` asks to be called."""
+    if isinstance(data, dgl_graphs.DGLData):
+        return dgl_graphs.call(model, data, forward)
     if forward is not None:
         return forward(model, data)
     names = getattr(getattr(model, "signature", None), "param_dict", None)
