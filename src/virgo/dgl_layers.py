@@ -2,23 +2,31 @@
 
 They are registered by name, since DGL is optional. Unlike PyG's, they add no self-loops, count
 edges at both ends, and treat a count of zero as one. Attention (``GATConv``), relations
-(``RelGraphConv``) and reducers other than a sum or mean have no description here: they are measured.
+(``RelGraphConv``) and reducers other than a sum or mean have no description here: they are
+measured.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from virgo.errors import LayerError
-from virgo.graph.operators import Graph, Operator
+from virgo.graph.operators import Graph, Operator, Vector
 from virgo.layers import LayerView, Stage, Term, register_layer
 
 _HOME = "dgl.nn.pytorch.conv"
 
 
-def _clamped(count: Any, power: float) -> Any:
+def _clamped(count: Vector, power: float) -> Vector:
     """``max(count, 1) ** power``."""
-    return count.clip(min=1.0) ** power
+    return np.maximum(count, 1.0) ** power
+
+
+def _inverse_root(weight: Vector) -> Vector:
+    """``weight ** -0.5``, and 0 for a node without edges."""
+    return np.power(weight, -0.5, out=np.zeros_like(weight), where=weight != 0)
 
 
 @register_layer(f"{_HOME}.graphconv.GraphConv")
@@ -67,7 +75,7 @@ def _sg(layer: Any, view: LayerView) -> list[Stage]:
     if layer.norm is not None:
         raise LayerError("SGConv(norm=...), which scales its features by itself")
     if graph.is_weighted:
-        left, right = graph.in_weight**-0.5, graph.reversed.in_weight**-0.5
+        left, right = _inverse_root(graph.in_weight), _inverse_root(graph.reversed.in_weight)
     else:
         left = right = _clamped(graph.in_count, -0.5)
     operator = Operator(graph, left=left, right=right).times(layer._k)

@@ -234,3 +234,6 @@ def _le(layer: pyg.LEConv, view: LayerView) -> list[Stage]:
             Term(graph.identity(), "lin3.weight"),
         )
     ]
+
+
+from virgo import dgl_layers as dgl_layers  # noqa: E402  (registers DGL's layers, by name)

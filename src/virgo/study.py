@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from virgo import dgl_layers as dgl_layers  # DGL's layers register themselves
 from virgo.draws import generator_for, standard
 from virgo.errors import GraphError, LayerError, OptionError
 from virgo.graph.amplitudes import Hops, check_cancellation, hops
