@@ -124,7 +124,7 @@ def balance(
     loss: Loss,
     units: list[Unit],
     *,
-    quiet_branches: bool = False,
+    quiet: float = 0.0,
 ) -> tuple[dict[str, float], Profile]:
     """Search scales that make signal and gradient level; the weights are left as they were.
 
@@ -137,18 +137,18 @@ def balance(
         forward: how to call the model.
         loss: what to run backward from.
         units: of :func:`find_units`.
-        quiet_branches: aim at residual branches that together add as much as the stream they
-            are added to, so that it at most doubles.
+        quiet: how much fainter residual branches shall be than the rest, as a power of one over
+            their number: 1 where what they add is independent, 2 where it adds up.
 
     Returns:
         The log of each unit's factor, and the best profile: that of ``start`` if none was better.
     """
     usable = {unit.path: unit for unit in units if unit.weights}
-    best = State(dict.fromkeys(usable, 0.0), start, cost(start, quiet_branches))
+    best = State(dict.fromkeys(usable, 0.0), start, cost(start, quiet))
     step = 1.0
     for _ in range(PASSES):
-        change = solve(best.seen, usable, quiet_branches)
-        if max((abs(t) for t in change.values()), default=0.0) * step < 0.02:
+        change = solve(best.seen, usable, quiet)
+        if max((abs(t) for t in change.values()), default=0.0) * step < 0.05:
             break
         factors = {
             path: best.factors[path] + step * t / (2 * usable[path].strength)
@@ -156,22 +156,18 @@ def balance(
         }
         with _scaled(model, usable, factors):
             seen = profile(model, inputs, forward, loss)
-        trial = State(factors, seen, cost(seen, quiet_branches))
-        _learn_strengths(usable, best, trial)
-        if trial.cost < best.cost - 1e-3:
-            gained = best.cost - trial.cost
+        trial = State(factors, seen, cost(seen, quiet))
+        surprised = _learn_strengths(usable, best, trial)
+        if trial.cost < best.cost:
             best, step = trial, min(1.0, 1.5 * step)
-            if gained < 0.02:
-                break
-        else:
+        elif not surprised:
             step *= 0.4
     return best.factors, best.seen
 
 
-def cost(seen: Profile, quiet_branches: bool) -> float:
+def cost(seen: Profile, quiet: float) -> float:
     """The log of the wider range, after residual branches got their discount."""
-    discount = _branch_discount(seen) if quiet_branches else np.zeros(len(seen.calls))
-    logs = _logs([c.signal for c in seen.calls]) + discount
+    logs = _logs([c.signal for c in seen.calls]) + quiet * _branch_discount(seen)
     gradients = _logs([c.gradient for c in seen.calls if not math.isnan(c.gradient)])
     return max(_range(logs), _range(gradients))
 
@@ -187,13 +183,11 @@ def _range(logs: Matrix) -> float:
     return float(np.ptp(logs)) if np.isfinite(logs).all() else math.inf
 
 
-def solve(seen: Profile, units: dict[str, Unit], quiet_branches: bool) -> dict[str, float]:
+def solve(seen: Profile, units: dict[str, Unit], quiet: float) -> dict[str, float]:
     """The change of each unit's log mean square that levels both profiles best."""
     paths = list(units)
     forward, backward = _responses(seen, paths)
-    signals = _logs([c.signal for c in seen.calls])
-    if quiet_branches:
-        signals = signals + _branch_discount(seen)
+    signals = _logs([c.signal for c in seen.calls]) + quiet * _branch_discount(seen)
     gradients = _logs([c.gradient for c in seen.calls])
     blocks = [_centred(forward, signals, np.isfinite(signals))]
     rows = np.array([call.rows for call in seen.calls])
@@ -201,7 +195,7 @@ def solve(seen: Profile, units: dict[str, Unit], quiet_branches: bool) -> dict[s
         blocks.append(_centred(backward, gradients, np.isfinite(gradients) & (rows == count)))
     system = np.concatenate([a for a, _ in blocks])
     target = np.concatenate([b for _, b in blocks])
-    return dict(zip(paths, _level(system, target), strict=True))
+    return dict(zip(paths, map(float, _level(system, target)), strict=True))
 
 
 def _centred(response: Matrix, logs: Matrix, rows: npt.NDArray[np.bool_]) -> tuple[Matrix, Matrix]:
@@ -284,8 +278,9 @@ def _branch_discount(seen: Profile) -> Matrix:
     return discount
 
 
-def _learn_strengths(units: dict[str, Unit], before: State, after: State) -> None:
-    """Correct how strongly a unit's own output answers to its scale."""
+def _learn_strengths(units: dict[str, Unit], before: State, after: State) -> bool:
+    """Correct how strongly a unit's own output answers to its scale; whether that is news."""
+    surprised = False
     for path, unit in units.items():
         moved = 2 * unit.strength * (after.factors[path] - before.factors[path])
         gains = [
@@ -296,7 +291,10 @@ def _learn_strengths(units: dict[str, Unit], before: State, after: State) -> Non
         gains = [gain for gain in gains if math.isfinite(gain)]
         if abs(moved) > 0.2 and gains:
             answer = min(max(float(np.mean(gains)) / moved, 0.5), 2.0)
-            unit.strength = min(max(unit.strength * answer, 0.5), 8.0)
+            corrected = min(max(unit.strength * answer, 0.5), 8.0)
+            surprised = surprised or not 0.8 < corrected / unit.strength < 1.25
+            unit.strength = corrected
+    return surprised
 
 
 def _gain(seen: Profile, index: int) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from virgo.draws import generator_for, standard
 from virgo.errors import GraphError, LayerError, OptionError
 from virgo.graph.amplitudes import Hops, check_cancellation, hops
-from virgo.graph.operators import Graph
+from virgo.graph.operators import Graph, Operator
 from virgo.graph.vectors import Vector, squared_norm
 from virgo.layers import LayerView, Stage, Term, describe_kind
 from virgo.network.inputs import Inputs, is_classes, node_signal
@@ -132,6 +132,11 @@ class Study:
             return [self._describe(call) for call in self.trace.calls]
         return [self._describe_if_known(call) for call in self.trace.calls]
 
+    @property
+    def operators(self) -> list[list[list[Operator]]]:
+        """The operators of all terms, by call and stage."""
+        return [[[term.operator for term in stage] for stage in chain] for chain in self.stages]
+
     def _describe_if_known(self, call: Call) -> list[Stage]:
         try:
             return self._describe(call)
@@ -192,18 +197,20 @@ class Study:
     @cached_property
     def forward_hops(self) -> Hops:
         if self.distribution == "mirrored" and self.inputs.x is not None:
-            return hops(self.trace, self.stages, self._projected_features(), "forward")
+            return hops(self.trace.calls, self.operators, self._projected_features(), "forward")
         if self.signal == "mean" and self.inputs.x is not None:
             self._refuse_empty_means(self.node_signal)
         found = hops(
-            self.trace,
-            self.stages,
+            self.trace.calls,
+            self.operators,
             self.node_signal,
             "forward",
             consume=self.inputs.signal_is_new,
         )
         if found.start is not None and found.start.least < 0:
-            check_cancellation(self.trace, self.stages, self.node_signal, found, self._rounding)
+            check_cancellation(
+                self.trace.calls, self.operators, self.node_signal, found, self._rounding
+            )
         return found
 
     @property
@@ -252,7 +259,9 @@ class Study:
 
     @cached_property
     def backward_hops(self) -> Hops:
-        return hops(self.trace, self.stages, self._output_gradient(), "backward", consume=True)
+        return hops(
+            self.trace.calls, self.operators, self._output_gradient(), "backward", consume=True
+        )
 
     def _output_gradient(self) -> Any:
         r"""Theorem 4's :math:`\mathbf 1`; for a mirrored (linear) network what it stands for.

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
-from virgo.errors import GraphError, LayerError, OptionError
+from virgo.errors import GraphError, LayerError
+from virgo.graph.neighbourhoods import grow
 from virgo.graph.operators import Graph
 from virgo.graph.vectors import Vector
 from virgo.network import dgl_graphs
@@ -193,32 +194,10 @@ class Inputs:
         return Inputs(small.both_ways() if isinstance(small, dgl_graphs.DGLData) else small)
 
     def neighbourhood(self, nodes: int, seed: int = 0) -> Inputs:
-        """A connected sample: grow from random nodes, hop by hop, until there are enough."""
+        """A connected sample of about ``nodes`` nodes with everything the model may ask for."""
         if self.is_hetero:
             raise GraphError("nodes: expected one kind of node, got a HeteroData. Sample it first.")
-        if nodes < 2:
-            raise OptionError(f"nodes: expected at least 2, got {nodes}. Raise it.")
-        rng = np.random.default_rng(seed)
-        graph = self.graph()
-        rows = graph.by_target
-        kept = np.zeros(self.num_nodes, dtype=bool)
-        frontier = rng.choice(
-            self.num_nodes, size=min(self.num_nodes, 1 + nodes // 64), replace=False
-        )
-        count = 0
-        while count < nodes:
-            frontier = frontier[: nodes - count]
-            kept[frontier] = True
-            count += frontier.size
-            spans = [rows.columns[rows.pointer[i] : rows.pointer[i + 1]] for i in frontier]
-            reached = np.unique(np.concatenate(spans)) if spans else frontier[:0]
-            frontier = rng.permutation(reached[~kept[reached]])
-            if not frontier.size:
-                left = np.flatnonzero(~kept)
-                if not left.size:
-                    break
-                frontier = rng.choice(left, size=1)
-        chosen = torch.from_numpy(np.flatnonzero(kept))
+        chosen = torch.from_numpy(grow(self.graph(), nodes, seed))
         return self._among(chosen)
 
     def _among(self, nodes: Tensor) -> Inputs:
@@ -385,7 +364,7 @@ def _lookup(data: Any, name: str) -> Any:
     names = next((group for group in _ALIASES.values() if name in group), (name,))
     for candidate in (name, *names):
         if isinstance(data, HeteroData):  # x is x_dict there; to_hetero() keeps calling it x
-            value = getattr(data, candidate.removesuffix("_dict") + "_dict", None) or None
+            value = data.collect(candidate.removesuffix("_dict"), allow_empty=True) or None
         else:
             value = data.get(candidate)
         if value is not None:
