@@ -360,6 +360,23 @@ def test_edge_weights_count(data: Data, graph: Any) -> None:
     assert weighted == pytest.approx({k: v / 4 for k, v in plain.items()}, rel=1e-9)
 
 
+def test_an_activation_inside_the_layer_is_read(graph: Any) -> None:
+    class Inside(DGLStack):
+        def through(self, x: Tensor, call: Callable[[nn.Module, Tensor], Tensor]) -> Tensor:
+            for conv in self.convs:
+                x = call(conv, x)
+            return x
+
+    for activation in (torch.tanh, torch.relu):
+        model = Inside(lambda i, o, phi=activation: dgl_nn.GraphConv(i, o, activation=phi))
+        model.convs[-1]._activation = None
+        plan = virgo.plan(model, graph, "virgo-forward")
+        assert plan.nonlinearity == activation.__name__
+        assert plan.num_classes == CLASSES
+    outside = virgo.plan(DGLStack(PAIRS["GraphConv"][0]), graph, "virgo-forward")
+    assert plan.variances == outside.variances
+
+
 class Rewires(DGLStack):
     def forward(self, g: Any, feat: Tensor) -> Tensor:
         return super().forward(dgl.add_self_loop(g), feat)

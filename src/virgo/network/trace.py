@@ -239,14 +239,14 @@ class _Watcher:
         seen = set(pending)
         while pending:
             node = pending.pop()
+            if type(node).__name__ in _ACTIVATIONS:  # also a layer's own, on what it returns
+                name, number = _ACTIVATIONS[type(node).__name__]
+                self.activations[name, getattr(node, f"_saved_{number}", None)] = None
             if node in self.outputs:
                 parents.add(self.outputs[node])
                 continue
             if node in self.linears:
                 self.passed_linear = True
-            if type(node).__name__ in _ACTIVATIONS:
-                name, number = _ACTIVATIONS[type(node).__name__]
-                self.activations[name, getattr(node, f"_saved_{number}", None)] = None
             variable = getattr(node, "variable", None)
             if id(variable) in self.leaves or "Embedding" in type(node).__name__:
                 from_input = True
