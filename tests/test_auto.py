@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import zoo_measure
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.data import Data, HeteroData
@@ -26,7 +25,6 @@ from virgo import auto
 from virgo.network.profile import Profile, UnitCall
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
-import zoo_measure
 
 
 @pytest.fixture(scope="module")
@@ -401,7 +399,7 @@ def test_features_that_say_nothing_are_refused(data: Data, value: float, message
 
 
 def test_a_width_that_does_not_fit_is_named(data: Data) -> None:
-    with pytest.raises(virgo.LayerError, match="in_channels=63 features, but data.x has 64"):
+    with pytest.raises(virgo.LayerError, match=r"in_channels=63 features, but data\.x has 64"):
         virgo.init_(GCN(63, 8, 2, 7), data)
 
 
