@@ -24,8 +24,6 @@ import virgo
 from virgo import auto
 from virgo.network.profile import Profile, UnitCall
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
-
 
 @pytest.fixture(scope="module")
 def data() -> Data:
