@@ -41,7 +41,7 @@ TIMED = (
     "get_study_id_from_name",
     "get_study_user_attrs",
     "get_study_directions",
-    "give_up_stale",
+    "fail_stale",
 )
 
 

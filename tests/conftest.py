@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import numba
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -69,3 +70,12 @@ def root(tmp_path: Path, cache: Path) -> Path:
     """An empty data root, beside an empty cache."""
     (tmp_path / "root").mkdir()
     return tmp_path / "root"
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """On a busy machine, waking a second thread for five edges takes a thousand times longer."""
+    before = numba.get_num_threads()
+    numba.set_num_threads(1)
+    yield
+    numba.set_num_threads(before)

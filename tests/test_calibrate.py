@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from kit.networks import Stack
 from kit.snapshots import untouched
 from torch import Tensor, nn
 from torch.nn import functional
@@ -265,34 +266,16 @@ class Unknown(MessagePassing):
         return self.propagate(edge_index, x=x @ self.weight)
 
 
-class Stack(nn.Module):
-    """Layers of any kind with an activation, a norm and skips between them, as asked for."""
-
-    def __init__(
-        self,
-        make: Callable[[int, int], nn.Module],
-        widths: list[int],
-        *,
-        activation: Callable[[Tensor], Tensor] = torch.relu,
-        norm: Callable[[int], nn.Module] | None = None,
-        residual: bool = False,
-        extra: tuple[Any, ...] = (),
-    ) -> None:
-        super().__init__()
-        pairs = list(pairwise(widths))
-        self.convs = nn.ModuleList([make(a, b) for a, b in pairs])
-        self.norms = nn.ModuleList([norm(b) if norm else nn.Identity() for _, b in pairs])
-        self.activation, self.residual, self.extra = activation, residual, extra
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        for index, conv in enumerate(self.convs):
-            new = conv(x, edge_index, *self.extra)
-            if index < len(self.convs) - 1:
-                new = self.activation(self.norms[index](new))
-                if self.residual and new.shape == x.shape:
-                    new = new + x
-            x = new
-        return x
+def in_a_row(
+    make: Callable[[int, int], nn.Module],
+    widths: list[int],
+    *,
+    norm: Callable[[int], nn.Module] | None = None,
+    **options: Any,
+) -> Stack:
+    pairs = list(pairwise(widths))
+    convs = [make(a, b) for a, b in pairs]
+    return Stack(convs, norms=[norm(b) for _, b in pairs] if norm else [], **options)
 
 
 def in_degrees(data: Data) -> Tensor:
@@ -316,7 +299,7 @@ def stack(kind: str, data: Data, depth: int = 6, width: int = 32, **options: Any
     }
     torch.manual_seed(0)
     extra = (relations,) if kind == "rgcn" else ()
-    return Stack(makers[kind], widths, extra=extra, **options)
+    return in_a_row(makers[kind], widths, extra=extra, **options)
 
 
 #: Without biases (set to zero) and with coefficients that do not depend on scale, a ReLU network
@@ -354,7 +337,7 @@ def _with_relations(model: nn.Module, data: Data) -> Tensor:
 def test_a_layer_with_one_output(small: Data) -> None:
     """A weight of one row is a weight, not a vector kept for broadcasting."""
     torch.manual_seed(0)
-    model = Stack(lambda a, b: GATConv(a, b), [small.num_features, 16, 1])
+    model = in_a_row(lambda a, b: GATConv(a, b), [small.num_features, 16, 1])
     plan = virgo.plan(model, small, "virgo-forward", estimate="measured")
     assert "convs.1.lin.weight" in plan.variances
 

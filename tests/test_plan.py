@@ -14,10 +14,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 import torch
+from kit.networks import Stack
 from scipy import integrate
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -57,13 +57,7 @@ Part = tuple[Matrix, str, int, int]  # operator, weight, fan in, fan out
 Stages = list[list[Part]]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """On a busy machine, waking a second thread for five edges takes a thousand times longer."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    yield
-    numba.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def close(expected: Any) -> Any:
@@ -313,22 +307,6 @@ MAKERS: dict[str, Callable[[int, int], Made]] = {
     "gin": make_gin,
     "gin-deep": lambda i, o: make_gin(i, o, inner=(4, 2)),
 }
-WEIGHTED = (GCNConv, SGConv, GraphConv, LEConv)
-
-
-class Stack(nn.Module):
-    """Layers in a row, each with the edge weights if it takes any."""
-
-    def __init__(self, convs: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList(convs)
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        for i, conv in enumerate(self.convs):
-            takes = edge_weight is not None and isinstance(conv, WEIGHTED)
-            x = conv(x, edge_index, edge_weight) if takes else conv(x, edge_index)
-            x = x.relu() if i < len(self.convs) - 1 else x
-        return x
 
 
 WIDTHS = (5, 11, 7, 9, 13, 3)  # all different; the last is replaced by the number of classes

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from kit.networks import Stack
+from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import (
     ClusterGCNConv,
@@ -41,26 +41,7 @@ few = settings(
 )
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """On a busy machine, waking a second thread for five edges takes a thousand times longer."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    yield
-    numba.set_num_threads(before)
-
-
-class Stack(nn.Module):
-    def __init__(self, convs: list[nn.Module]) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList(convs)
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        for i, conv in enumerate(self.convs):
-            takes = isinstance(conv, (GCNConv, SGConv, GraphConv, LEConv))
-            x = conv(x, edge_index, edge_weight) if takes else conv(x, edge_index)
-            x = x.relu() if i < len(self.convs) - 1 else x
-        return x
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 LAYERS: dict[str, Callable[[int, int], nn.Module]] = {

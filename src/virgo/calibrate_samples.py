@@ -62,12 +62,18 @@ def _combined(plans: Sequence[Plan], halves: Sequence[Plan], facts: Mapping[str,
         plans: measured on each sample.
         halves: measured on samples of half the size.
         facts: nodes and edges of the whole graph.
+
+    Returns:
+        A plan with the geometric mean of each row's variances.
     """
     first = plans[0]
-    found = [[plan.rows[i].variance for plan in plans] for i in range(len(first.rows))]
-    half = [geometric_mean(plan.rows[i].variance for plan in halves) for i in range(len(found))]
-    means = [geometric_mean(one) for one in found]
-    spread = max(math.expm1(float(np.log(one).std(ddof=1)) / math.sqrt(len(one))) for one in found)
+    variances = [[plan.rows[i].variance for plan in plans] for i in range(len(first.rows))]
+    half = [
+        geometric_mean(plan.rows[i].variance for plan in halves) for i in range(len(first.rows))
+    ]
+    means = [geometric_mean(row) for row in variances]
+    errors = [float(np.log(row).std(ddof=1)) / math.sqrt(len(row)) for row in variances]
+    spread = max(math.expm1(error) for error in errors)
     change = max(abs(small / large - 1) for small, large in zip(half, means, strict=True))
     rows = [
         replace(row, variance=mean, ratio=row.ratio * mean / row.variance)

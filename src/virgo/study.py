@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from virgo.draws import generator_for, standard
 from virgo.errors import GraphError, LayerError, OptionError
 from virgo.graph.amplitudes import Hops, check_cancellation, hops
-from virgo.graph.operators import Graph
+from virgo.graph.operators import Graph, Operator
 from virgo.graph.vectors import Vector, squared_norm
 from virgo.layers import LayerView, Stage, Term, describe_kind
 from virgo.network.inputs import Inputs, is_classes, node_signal
@@ -132,6 +132,11 @@ class Study:
             return [self._describe(call) for call in self.trace.calls]
         return [self._describe_if_known(call) for call in self.trace.calls]
 
+    @property
+    def operators(self) -> list[list[list[Operator]]]:
+        """The operators of all terms, by call and stage."""
+        return [[[term.operator for term in stage] for stage in chain] for chain in self.stages]
+
     def _describe_if_known(self, call: Call) -> list[Stage]:
         try:
             return self._describe(call)
@@ -166,7 +171,7 @@ class Study:
         }
         for path, module in self.model.named_modules():
             home = type(module).__module__
-            known = home.startswith(("torch.nn.", "torch_geometric.nn.", "ogb."))
+            known = home.startswith(("torch.nn.", "torch_geometric.nn.", "dgl.nn.", "ogb."))
             owns = any(p.dim() > 1 for p in module.parameters(recurse=False))
             if owns and not known and path not in containers and owner(path, self.layers) is None:
                 raise LayerError(
@@ -185,25 +190,25 @@ class Study:
     @property
     def looks_up_features(self) -> bool:
         """Whether features are ids that the model looks up in an embedding."""
-        x = self.inputs.x
-        embeds = any(isinstance(m, nn.Embedding) for m in self.model.modules())
-        return x is not None and not x.is_floating_point() and embeds
+        return looks_up_features(self.model, self.inputs)
 
     @cached_property
     def forward_hops(self) -> Hops:
         if self.distribution == "mirrored" and self.inputs.x is not None:
-            return hops(self.trace, self.stages, self._projected_features(), "forward")
+            return hops(self.trace.calls, self.operators, self._projected_features(), "forward")
         if self.signal == "mean" and self.inputs.x is not None:
             self._refuse_empty_means(self.node_signal)
         found = hops(
-            self.trace,
-            self.stages,
+            self.trace.calls,
+            self.operators,
             self.node_signal,
             "forward",
             consume=self.inputs.signal_is_new,
         )
         if found.start is not None and found.start.least < 0:
-            check_cancellation(self.trace, self.stages, self.node_signal, found, self._rounding)
+            check_cancellation(
+                self.trace.calls, self.operators, self.node_signal, found, self._rounding
+            )
         return found
 
     @property
@@ -252,7 +257,9 @@ class Study:
 
     @cached_property
     def backward_hops(self) -> Hops:
-        return hops(self.trace, self.stages, self._output_gradient(), "backward", consume=True)
+        return hops(
+            self.trace.calls, self.operators, self._output_gradient(), "backward", consume=True
+        )
 
     def _output_gradient(self) -> Any:
         r"""Theorem 4's :math:`\mathbf 1`; for a mirrored (linear) network what it stands for.
@@ -391,3 +398,10 @@ class Study:
         """Fan in and fan out of a weight of a registered layer."""
         shape, term = self.parameters[name].shape, self.uses[name][0][2]
         return (shape[0], shape[1]) if term.in_first else (shape[1], shape[0])
+
+
+def looks_up_features(model: nn.Module, inputs: Inputs) -> bool:
+    """Whether the features are ids that the model looks up in an embedding."""
+    x = inputs.x
+    embeds = any(isinstance(module, nn.Embedding) for module in model.modules())
+    return x is not None and not x.is_floating_point() and embeds

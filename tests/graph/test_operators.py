@@ -34,6 +34,7 @@ from torch_geometric.nn import (
 )
 
 import virgo
+from virgo.experiments.models.convolutions import nonzeros
 from virgo.graph.operators import Compressed, Graph, Operator
 from virgo.network import inputs, reading, trace
 from virgo.study import Study
@@ -154,13 +155,7 @@ def double_by_default() -> Iterator[None]:
     torch.set_default_dtype(before)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """On a busy machine, waking a second thread for five edges takes a thousand times longer."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    yield
-    numba.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def pyg(layer: nn.Module, data: Data) -> np.ndarray:
@@ -511,3 +506,19 @@ def test_matrix_argument_is_taken_column_by_column() -> None:
     for kind, operator in operators(Graph(edge_index, nodes, weight)):
         columns = np.stack([operator(np.ascontiguousarray(c)) for c in x.T], axis=1)
         np.testing.assert_allclose(operator(x), columns, **CLOSE, err_msg=kind)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_coefficients_multiply_like_the_operator(weighted: bool) -> None:
+    rng = np.random.default_rng(5)
+    index = torch.from_numpy(rng.integers(0, 12, (2, 50)))  # with self-loops and equal edges
+    weight = torch.from_numpy(rng.uniform(0.5, 2.0, 50)) if weighted else None
+    graph, x = Graph(index, 12, weight), rng.standard_normal(12)
+    operators = [graph.identity(), graph.degree(), graph.sum(1.5), graph.mean(), graph.gcn()]
+    operators += [graph.cluster_gcn(diag_lambda=0.5), graph.mean_with_self(0.3)]
+    for operator in operators:
+        target, source, value = nonzeros(operator, 12)
+        product = np.bincount(target, value * x[source], 12)
+        # a dozen numbers of order one, added in another order
+        np.testing.assert_allclose(product, operator(x.copy()), atol=1e-13, rtol=0)
+        assert value.all()

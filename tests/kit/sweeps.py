@@ -1,4 +1,4 @@
-"""What the sweep's tests on SQLite and on PostgreSQL share: a small sweep, and ways to kill it."""
+"""Helpers of the sweep's tests on SQLite and PostgreSQL: a small sweep, and ways to kill it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def real(storage: str | Path, **options: Any) -> Sweep:
 
 
 def records(storage: str | Path, table: str = "table1") -> list[Record]:
-    """What came out, in order."""
+    """The records of a storage, in order."""
     opened = open_storage(storage, create=False)
     try:
         return sorted(collect(opened, table), key=lambda record: record.identity)
@@ -123,14 +123,10 @@ class Killed:
         # into a file: orphans would keep a pipe open
         with self.said.open("wb") as said:
             self.process = subprocess.Popen(
-                self.command,
-                env=self.environment,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
+                self.command, env=self.environment, stdout=said, stderr=said, start_new_session=True
             )
 
-    def wait_for(self, more: int, patience: float = 60) -> bool:
+    def wait_for(self, more: int, patience: float = 300) -> bool:
         """Until so many more seeds were begun; False if the sweep ended before."""
         assert self.process is not None
         goal = sum(executions(self.log).values()) + more
@@ -189,7 +185,7 @@ def _environment(pid: int) -> bytes:
 def check_kills(
     storage: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, rounds: int, seed: int
 ) -> None:
-    """Kill workers and parents at random moments; what comes out is as if nothing had been.
+    """Kill workers and parents at random moments; the records are those of an undisturbed sweep.
 
     Each killed worker may cost the one seed it was at, a killed parent none.
     """

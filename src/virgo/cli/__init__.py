@@ -8,39 +8,40 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from virgo import __version__
-from virgo.cli.progress import errors
+from virgo.cli.progress import note
 from virgo.errors import VirgoError
 
 __all__ = ["main", "parser"]
 
-#: Each command, its module and what it is for. Only the module of the command that is given is
-#: imported, as PyTorch and PyG take seconds: `virgo --help` and `virgo graph` need neither.
+#: Each command with its module and help. Only the module of the given command is imported, as
+#: PyTorch and PyG take seconds: `virgo --help` and `virgo graph` need neither.
 _COMMANDS = {
-    "demo": ("diagnose", "every method on Cora, or on a generated graph where Cora is not at hand"),
+    "demo": ("diagnose", "every method on Cora, or on a generated graph if Cora is missing"),
     "methods": ("diagnose", "list the initialisation methods"),
-    "check": ("diagnose", "do signal and gradient survive this model? exit code 1 if not"),
-    "compare": (
-        "diagnose",
-        "variance over layers, all methods side by side (the paper's Figure 1)",
-    ),
+    "check": ("diagnose", "whether signal and gradient survive in a model; exit code 1 if not"),
+    "compare": ("diagnose", "variance over layers for all methods (the paper's Figure 1)"),
     "verify": ("diagnose", "the paper's five assumption tables on real graphs"),
-    "graph": (
-        "graphs",
-        "graphs on disk: build one from an edge list in bounded memory, describe it",
+    "graph": ("graphs", "build a graph on disk from an edge list in bounded memory, describe it"),
+    "plan": (
+        "planning",
+        "the variances for a graph on disk or in a database, from its edges alone",
     ),
-    "plan": ("planning", "the variances for a graph on disk or in a lake, from its edges alone"),
-    "data": ("datasets", "the paper's datasets and others: what is here, prepare one, check them"),
+    "data": ("datasets", "the paper's datasets and others: list, prepare and check them"),
     "train": ("training", "train one network, with a live curve"),
-    "sweep": (
-        "sweeping",
-        "run the paper's grids over methods and seeds; goes on where it was stopped",
-    ),
-    "table": ("tables", "the paper's tables beside what we measured, with tests"),
+    "sweep": ("sweeping", "run the paper's grids over methods and seeds; resumes after a stop"),
+    "table": ("tables", "the paper's tables beside the measured ones, with statistical tests"),
 }
 
 
 def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """For the command that ``words`` begin with; if they name none, a list of all commands."""
+    """The parser of the command that ``words`` begin with, or one that lists all commands.
+
+    Args:
+        words: the command line.
+
+    Returns:
+        The parser.
+    """
     top = argparse.ArgumentParser(
         prog="virgo",
         description="Initialise graph neural networks so that signal and gradient survive.",
@@ -58,15 +59,21 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; a user's mistake is one line on stderr and exit code 2."""
+    """Run one command; a user's mistake is one line on stderr and exit code 2.
+
+    Args:
+        argv: the command line; that of the process by default.
+
+    Returns:
+        The exit code.
+    """
     words = sys.argv[1:] if argv is None else argv
     args = parser(words).parse_args(words)
     try:
         code: int = args.run(args)
         return code
     except VirgoError as error:
-        message = " ".join(f"virgo: {error}".split())
-        errors.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+        note(" ".join(f"virgo: {error}".split()), style="red")
         return 2
     except KeyboardInterrupt:
         return 130

@@ -1,4 +1,4 @@
-"""A curve drawn with characters, for a terminal."""
+"""A curve drawn with braille characters, for a terminal."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # a braille cell's
 
 
 def curve(values: Sequence[float], width: int = 60, height: int = 8) -> list[str]:
-    """The values from left to right as lines of text, two points a column and four a line.
+    """Draw values from left to right, two points per column and four per line.
 
     More values than points are averaged; values that are not finite leave a gap.
+
+    Args:
+        values: the values.
+        width: columns.
+        height: lines.
+
+    Returns:
+        Lines of text.
 
     >>> print("\\n".join(curve([0, 1, 2, 3, 4, 5, 6, 7], width=4, height=2)))
     7 ⠀⠀⡠⠊

@@ -1,6 +1,6 @@
 """The demonstration behind ``virgo demo``: every method on one graph, in under a minute.
 
-Variances layer by layer as they are measured, then a short training run of each, then a picture.
+Measured variances layer by layer, then a short training run of each method, then a figure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch_geometric.nn import GCN
 
 from virgo.diagnostics import measure
 from virgo.experiments import data as datasets
-from virgo.init import init_
+from virgo.init import plan
 from virgo.report.text import text_table
 
 DEPTH, WIDTH, DEEP, EPOCHS = 6, 64, 16, 40
@@ -49,7 +49,13 @@ PICTURED: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
 def run(
     out: Path, say: Callable[[str], None], track: Callable[[Iterable[str], str], Iterable[str]]
 ) -> None:
-    """Run all of it; ``say`` prints a line, ``track`` shows progress over an iterable."""
+    """Run the demonstration.
+
+    Args:
+        out: folder for the figure.
+        say: prints a line.
+        track: iterates with a progress bar.
+    """
     graph, description = datasets.demo_graph()
     say(description)
     torch.set_num_threads(1)  # the matrices are small: more threads would wait for each other
@@ -78,7 +84,7 @@ def _model(graph: Data, case: tuple[str, dict[str, Any]], depth: int) -> GCN:
     method, options = case
     classes = int(graph.y.max()) + 1
     model = GCN(graph.num_features, WIDTH, depth, classes, dropout=0.5, cached=True)
-    init_(model, graph, method, **options)
+    plan(model, graph, method, **options).apply_(model)
     return model
 
 
@@ -87,7 +93,7 @@ def _range(values: list[float]) -> float:
 
 
 def _sparse(graph: Data) -> torch.Tensor:
-    """The adjacency as a CSR matrix, whose product is several times as fast as scattering."""
+    """The adjacency as a CSR matrix, several times as fast as scattering."""
     edges, n = graph.edge_index, graph.num_nodes
     ones = torch.ones(edges.size(1))
     with warnings.catch_warnings():

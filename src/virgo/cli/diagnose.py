@@ -1,4 +1,4 @@
-"""``virgo demo | methods | check | compare | verify``: look at a model on a graph."""
+"""``virgo demo | methods | check | compare | verify``: measure a model on a graph."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import virgo
 from virgo.cli import demo as demonstration
 from virgo.cli import networks
+from virgo.cli.arguments import Subparsers, add_command, add_root, check_ending
 from virgo.cli.progress import errors, reporting, track
 from virgo.diagnostics.comparing import METHODS, wants_depth
 from virgo.errors import DataError, OptionError
@@ -24,15 +25,19 @@ from virgo.graph.torch_files import load_saved
 from virgo.report.text import text_table
 from virgo.rules import parse_method
 
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+
 MODELS = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT"}
-WIDTH, CHECKED_LAYERS, COMPARED_LAYERS = 128, 2, 5  # of these, unless others are asked for
+WIDTH, CHECKED_LAYERS, COMPARED_LAYERS = 128, 2, 5  # defaults
 
 
-# --- what to work on ----------------------------------------------------------------------------
+# --- models and graphs --------------------------------------------------------------------------
 
 
-def load_data(args: argparse.Namespace) -> tuple[Any, str, list[str]]:
-    """The graph a command was asked to look at, its name, and what must be said about it."""
+def load_data(args: argparse.Namespace) -> tuple[Data, str, list[str]]:
+    """The graph that a command names, its name, and remarks on it."""
     data, name, notes = _find_data(args)
     if getattr(args, "all_nodes", False) and "train_mask" in data:
         data = copy.copy(data)
@@ -42,16 +47,16 @@ def load_data(args: argparse.Namespace) -> tuple[Any, str, list[str]]:
 
 
 def _target(args: argparse.Namespace) -> str | None:
-    """What was named, with or without --dataset."""
+    """The dataset that was named, with or without ``--dataset``."""
     if args.target and args.dataset:
         raise OptionError(
             f"--dataset: expected one name, got {args.dataset!r} beside {args.target!r}. Name one."
         )
-    found: str | None = args.target or args.dataset
-    return found
+    name: str | None = args.target or args.dataset
+    return name
 
 
-def _find_data(args: argparse.Namespace) -> tuple[Any, str, list[str]]:
+def _find_data(args: argparse.Namespace) -> tuple[Data, str, list[str]]:
     if args.data:
         return load_object(args.data)(), args.data, []
     name = args.target or "demo"
@@ -81,29 +86,29 @@ def _find_data(args: argparse.Namespace) -> tuple[Any, str, list[str]]:
     return load_file(path), path.stem, []
 
 
-def load_file(path: Path) -> Any:
-    """A ``Data`` saved with ``torch.save``, read without running code that a pickle may hold."""
+def load_file(path: Path) -> Data:
+    """Load a ``Data`` saved with ``torch.save``, without running code that a pickle may hold."""
     from torch_geometric.data import Data
 
     try:
-        found = load_saved(path)
+        saved = load_saved(path)
     except Exception as error:
         raise DataError(
             f"{path}: expected a torch_geometric Data saved with torch.save, got "
             f"{type(error).__name__}. Save data.to_dict() (a Data that was in use may hold a cache "
             f"that cannot be read safely), or pass --data module:function."
         ) from error
-    return Data(**found) if isinstance(found, dict) else found
+    return Data(**saved) if isinstance(saved, dict) else saved
 
 
 def load_object(spec: str) -> Callable[..., Any]:
-    """``package.module:function`` as the function."""
+    """Import ``package.module:function``; the working directory is searched as well."""
     module, _, name = spec.partition(":")
     if not name:
         raise OptionError(f"{spec}: expected module:function, got no colon. Write it with one.")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(importlib.import_module(module), name)
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             f"{spec}: expected a function to import, got {error}. Run virgo where the module can "
@@ -111,13 +116,13 @@ def load_object(spec: str) -> Callable[..., Any]:
         ) from error
     finally:
         sys.path.pop(0)
-    if not callable(found):
-        raise OptionError(f"{spec}: expected a function, got {type(found).__name__}.")
-    return found  # type: ignore[no-any-return]
+    if not callable(function):
+        raise OptionError(f"{spec}: expected a function, got {type(function).__name__}.")
+    return function
 
 
-def model_maker(args: argparse.Namespace, data: Any) -> Callable[..., Any]:
-    """``depth -> model``, or the user's own function."""
+def model_maker(args: argparse.Namespace, data: Data) -> Callable[..., Any]:
+    """A function ``depth -> model`` with the data's features and classes, or the user's own."""
     if args.model not in MODELS:
         return load_object(args.model)
     from torch_geometric import nn
@@ -130,46 +135,41 @@ def model_maker(args: argparse.Namespace, data: Any) -> Callable[..., Any]:
         )
     classes = int(data.y.max()) + 1
     width = WIDTH if args.width is None else args.width
-
-    def make(depth: int) -> Any:
-        return kind(data.num_features, width, depth, classes)
-
-    return make
+    return lambda depth: kind(data.num_features, width, depth, classes)
 
 
 def write(result: Any, args: argparse.Namespace) -> None:
-    """Save what was asked for, and say where it is."""
+    """Write the files that were asked for, and print their paths."""
     for path in outputs(args):
         print(f"wrote {result.save(path)}")
 
 
 def outputs(args: argparse.Namespace) -> list[Path]:
-    """The files that were asked for; a wrong ending is said before any work is done."""
-    paths = []
-    for option in ("json", "html", "png"):
-        path = getattr(args, option, None)
-        if path is not None:
-            if path.suffix.lower() != f".{option}":
-                raise OptionError(f"--{option}: expected a path ending in .{option}, got {path}.")
-            paths.append(path)
-    return paths
+    """The files that were asked for, after checking their endings."""
+    options = ("json", "html", "png")
+    for option in options:
+        check_ending(f"--{option}", getattr(args, option), f".{option}")
+    return [path for option in options if (path := getattr(args, option)) is not None]
 
 
 # --- commands -----------------------------------------------------------------------------------
 
 
 def demo(args: argparse.Namespace) -> int:
+    """Run the demonstration."""
     demonstration.run(args.out, lambda line: print(line, flush=True), track)
     return 0
 
 
 def methods(args: argparse.Namespace) -> int:
+    """Print the initialisation methods."""
     rows = list(virgo.methods().items())
     print("\n".join(text_table(("method", "what it does"), rows, left=2)))
     return 0
 
 
 def check(args: argparse.Namespace) -> int:
+    """Print the report on a model; exit code 1 if it is bad."""
     outputs(args)
     args.target = _target(args)
     given = {k: v for k, v in (("change", args.change), ("watch", args.watch)) if v}
@@ -194,15 +194,16 @@ def _check_graph(args: argparse.Namespace, limits: virgo.Thresholds) -> tuple[An
     layers = CHECKED_LAYERS if args.layers is None else args.layers
     model = make(layers) if wants_depth(make) else make()
     with errors.status("measuring one pass"):
-        found = None
+        plan = None
         if args.method:
             method, options = parse_method(args.method)
-            found = virgo.plan(model, data, method, seed=args.seed, **options)
-        report = virgo.check(model, data, found, thresholds=limits, nodes=args.nodes)
+            plan = virgo.plan(model, data, method, seed=args.seed, **options)
+        report = virgo.check(model, data, plan, thresholds=limits, nodes=args.nodes)
     return report, name, notes
 
 
 def compare(args: argparse.Namespace) -> int:
+    """Print the comparison of all methods."""
     outputs(args)
     args.target = _target(args)
     dataset = networks.find(args)
@@ -232,6 +233,7 @@ def _compare_graph(args: argparse.Namespace, _: Any, progress: Callable[..., Non
 
 
 def verify(args: argparse.Namespace) -> int:
+    """Print the paper's assumption tables."""
     outputs(args)
     graphs = {}
     for target in args.targets or [None]:
@@ -254,124 +256,131 @@ def verify(args: argparse.Namespace) -> int:
 # --- options ------------------------------------------------------------------------------------
 
 
-def add_to(commands: Any) -> None:
-    """The commands that look at a model and a graph."""
-    one = commands.add_parser(
+def add_to(commands: Subparsers) -> None:
+    """Add the commands that look at a model and a graph."""
+    command = add_command(
+        commands,
         "demo",
-        description="Initialises a GCN with every method, prints its variances layer by layer and "
-        "a short accuracy comparison, and draws a picture. Takes under a minute.",
+        demo,
+        "Initialises a GCN with every method, prints its variances layer by layer and a short "
+        "accuracy comparison, and draws a figure. Takes under a minute.",
     )
-    one.add_argument("--out", type=Path, default=Path("out"), help="folder for the picture")
-    one.set_defaults(run=demo)
+    command.add_argument("--out", type=Path, default=Path("out"), help="folder for the figure")
+    add_command(commands, "methods", methods, "Lists the initialisation methods.")
+    _add_check(commands)
+    _add_compare(commands)
+    _add_verify(commands)
 
-    two = commands.add_parser("methods", description="Lists the initialisation methods.")
-    two.set_defaults(run=methods)
 
-    three = commands.add_parser(
+def _add_check(commands: Subparsers) -> None:
+    command = add_command(
+        commands,
         "check",
-        description="Measures one pass of a model on a graph, prints predicted beside measured "
-        "variances and a verdict, and exits with 1 if it is bad, so that it serves in CI.",
-        epilog="virgo check cora --layers 16 --method xavier\n"
+        check,
+        "Measures one pass of a model on a graph, prints predicted beside measured variances and a "
+        "verdict, and exits with 1 if it is bad, for use in CI.",
+        "virgo check cora --layers 16 --method xavier",
         "virgo check --model my_pkg.my_mod:make_model --data my_pkg.my_mod:make_data",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_subject(three)
-    three.add_argument(
+    add = command.add_argument
+    _add_subject(command)
+    add(
         "--layers",
         type=int,
-        help="of a built-in model, or given to a function "
-        f"that takes it (default {CHECKED_LAYERS}; of a link or graph dataset the "
-        "paper's)",
+        help="depth of a built-in model, or given to a function that takes it (default "
+        f"{CHECKED_LAYERS}; for a link or graph dataset the paper's)",
     )
-    three.add_argument(
+    add(
         "--method",
-        help="check what this method would draw, e.g. xavier, "
-        "virgo-forward+measured (default: the model's own weights)",
+        help="check the weights that this method would draw, e.g. xavier, virgo-forward+measured "
+        "(default: the model's own weights)",
     )
-    three.add_argument("--seed", type=int, default=0, help="of the draw")
-    three.add_argument(
-        "--change", type=float, help="factor over the hidden layers that is bad (default 1000)"
-    )
-    three.add_argument("--watch", type=float, help="factor that is mentioned (default 30)")
-    three.set_defaults(run=check)
+    add("--seed", type=int, default=0, help="seed of the draw")
+    add("--change", type=float, help="factor over the hidden layers that is bad (default 1000)")
+    add("--watch", type=float, help="factor that is mentioned (default 30)")
 
-    four = commands.add_parser(
+
+def _add_compare(commands: Subparsers) -> None:
+    command = add_command(
+        commands,
         "compare",
-        description="Forward and backward variance over layers for all methods, mean and spread "
-        "over draws, and whether the paper's claim holds.",
-        epilog="virgo compare cora --layers 5 16 --png figure.png --html figure.html\n"
+        compare,
+        "Forward and backward variance over layers for all methods, mean and spread over draws, "
+        "and whether the paper's claim holds.",
+        "virgo compare cora --layers 5 16 --png figure.png --html figure.html",
         "virgo compare --dataset ogbl-ddi --model ngnn-sage",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_subject(four)
-    four.add_argument(
+    add = command.add_argument
+    _add_subject(command)
+    add(
         "--layers",
         type=int,
         nargs="+",
-        help=f"depths (default {COMPARED_LAYERS}; of a link or graph dataset the paper's)",
+        help=f"depths (default {COMPARED_LAYERS}; for a link or graph dataset the paper's)",
     )
-    four.add_argument(
+    add(
         "--methods",
         nargs="+",
         default=list(METHODS),
         help="names, with options after a plus (default: %(default)s)",
     )
-    four.add_argument("--seeds", type=int, default=3, help="draws per method (default 3)")
-    four.set_defaults(run=compare)
+    add("--seeds", type=int, default=3, help="draws per method (default 3)")
 
-    five = commands.add_parser(
+
+def _add_verify(commands: Subparsers) -> None:
+    command = add_command(
+        commands,
         "verify",
-        description="Samples message paths and weight paths of a 3-layer Xavier GCN and prints "
-        "tables A1-A5 beside the paper's.",
+        verify,
+        "Samples message paths and weight paths of a 3-layer Xavier GCN and prints tables A1-A5 "
+        "beside the paper's.",
     )
-    five.add_argument(
-        "targets", nargs="*", help=f"{', '.join(CITATION)}, or files with a saved Data"
-    )
-    five.add_argument("--data", help="module:function that returns the data, instead of targets")
-    five.add_argument("--seeds", type=int, default=10, help="draws (default 10)")
-    _add_outputs(five)
-    five.add_argument("--refresh", type=Path, help="refill the tables of this markdown file")
-    five.set_defaults(run=verify)
+    add = command.add_argument
+    add("targets", nargs="*", help=f"{', '.join(CITATION)}, or files with a saved Data")
+    add("--data", help="module:function that returns the data, instead of targets")
+    add("--seeds", type=int, default=10, help="draws (default 10)")
+    _add_outputs(command)
+    add("--refresh", type=Path, help="update the tables of this markdown file")
 
 
 def _add_subject(command: argparse.ArgumentParser) -> None:
-    """Which model, which graph, and where to write."""
-    command.add_argument(
+    """Add the options for the model, the graph and the output."""
+    add = command.add_argument
+    add(
         "target",
         nargs="?",
-        help=f"{', '.join(CITATION)}, ogbn-arxiv (generated "
-        "features), another dataset of virgo data list, like:NAME[@scale], or a "
-        "file with a saved Data",
+        help=f"{', '.join(CITATION)}, ogbn-arxiv (generated features), another dataset of virgo "
+        "data list, like:NAME[@scale], or a file with a saved Data",
     )
-    command.add_argument("--dataset", help="the same as target")
-    command.add_argument("--data", help="module:function that returns the data, instead of target")
-    command.add_argument(
+    add("--dataset", help="the same as target")
+    add("--data", help="module:function that returns the data, instead of target")
+    add(
         "--model",
         default="gcn",
-        help=f"{', '.join(MODELS)} or module:function; of a link or graph dataset "
-        "the paper's, e.g. ngnn-gcn (default gcn)",
+        help=f"{', '.join(MODELS)} or module:function; for a link or graph dataset the paper's, "
+        "e.g. ngnn-gcn (default gcn)",
     )
-    command.add_argument(
+    add(
         "--width",
         type=int,
-        help=f"of a built-in model (default {WIDTH}; of a link or graph dataset the paper's)",
+        help=f"width of a built-in model (default {WIDTH}; for a link or graph dataset the "
+        "paper's)",
     )
-    command.add_argument(
+    add(
         "--graphs",
         type=int,
-        help="of a graph dataset: measure on at most so "
-        "many training graphs (default: what half a gigabyte holds)",
+        help="for a graph dataset: measure on at most this many training graphs (default: what "
+        "half a gigabyte holds)",
     )
-    command.add_argument(
+    add(
         "--norms",
         default="batch",
         choices=("batch", "fresh"),
-        help="of a graph "
-        "dataset: BatchNorm as in training (default), or as it is in evaluation, "
-        "where before training it changes nothing",
+        help="for a graph dataset: BatchNorm as in training (default), or as in evaluation, where "
+        "before training it changes nothing",
     )
-    command.add_argument("--nodes", type=int, help="measure on a sample of this many nodes")
-    command.add_argument(
+    add("--nodes", type=int, help="measure on a sample of this many nodes")
+    add(
         "--all-nodes",
         action="store_true",
         help="loss over all nodes, as in the paper's theorem, not over the training nodes",
@@ -380,8 +389,9 @@ def _add_subject(command: argparse.ArgumentParser) -> None:
 
 
 def _add_outputs(command: argparse.ArgumentParser) -> None:
-    """Where to read from and to write to."""
-    command.add_argument("--root", type=Path, help="data root (default: VIRGO_DATA, user cache)")
-    command.add_argument("--json", type=Path, help="write the numbers here")
-    command.add_argument("--html", type=Path, help="write a self-contained page here")
-    command.add_argument("--png", type=Path, help="write a picture here")
+    """Add the options for the data root and the output files."""
+    add = command.add_argument
+    add_root(command)
+    add("--json", type=Path, help="write the numbers here")
+    add("--html", type=Path, help="write a self-contained page here")
+    add("--png", type=Path, help="write a figure here")

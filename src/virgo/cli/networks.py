@@ -1,4 +1,4 @@
-"""The networks of link prediction and graph classification, for ``check`` and ``compare``."""
+"""``check`` and ``compare`` for the networks of link prediction and graph classification."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import virgo
 from virgo.diagnostics.comparison import joined
 from virgo.errors import OptionError
 from virgo.experiments.data.catalogue import CATALOGUE
-from virgo.plans import Plan
 
 _TABLES = {"link": "table2", "graph": "table3"}
 
 
 def find(args: argparse.Namespace) -> Any:
-    """The dataset, if a command was asked to look at one of links or of graphs."""
+    """Load the dataset that a command names if it is one of links or graphs, else None."""
     from virgo.experiments.sweep.grids import base_name
 
     name = (args.target or "").lower()
@@ -38,7 +37,7 @@ def find(args: argparse.Namespace) -> Any:
 
 
 def subject(args: argparse.Namespace, dataset: Any, layers: int | None) -> Any:
-    """The task's own network at its start, as large as asked for or as in the paper."""
+    """The task's network before training, of the size asked for or the paper's."""
     from virgo.experiments.sweep.grids import ARCHITECTURE, grid
     from virgo.experiments.tasks import Settings, task_of
 
@@ -58,45 +57,50 @@ def subject(args: argparse.Namespace, dataset: Any, layers: int | None) -> Any:
 
 
 def compare(args: argparse.Namespace, dataset: Any, progress: Callable[..., None]) -> Any:
-    """All methods on the task's own networks, one depth after the other."""
+    """Compare all methods on the task's networks, one depth after the other."""
     depths = list(dict.fromkeys(args.layers or [None]))
     studies = []
     for number, depth in enumerate(depths):
-        one = subject(args, dataset, depth)
+        network = subject(args, dataset, depth)
 
         def advance(done: int, total: int, what: str, before: int = number) -> None:
             progress(before * total + done, len(depths) * total, what)
 
         study = virgo.compare(
-            lambda one=one: one.model,
-            one.data,
+            lambda network=network: network.model,
+            network.data,
             args.methods,
             seeds=args.seeds,
-            loss=one.loss,
-            forward=one.forward,
-            planner=one.plan,
+            loss=network.loss,
+            forward=network.forward,
+            planner=network.plan,
             title=f"{args.model} on {dataset.name}",
-            notes=one.notes,
+            notes=network.notes,
             progress=advance,
         )
         failures = {
             f"{name}, {depth} layers" if depth else name: why
             for name, why in study.failures.items()
         }
-        studies.append(replace(study, failures=failures, facts={**study.facts, **one.facts}))
+        studies.append(replace(study, failures=failures, facts={**study.facts, **network.facts}))
     return joined(studies)
 
 
 def check(
     args: argparse.Namespace, dataset: Any, thresholds: virgo.Thresholds
 ) -> tuple[Any, tuple[str, ...]]:
-    """The report on the task's own network, and what must be said about it."""
-    one = subject(args, dataset, args.layers)
-    found: Plan | None = one.plan(one.model, args.method, args.seed) if args.method else None
+    """The report on the task's network, and remarks on it."""
+    network = subject(args, dataset, args.layers)
+    plan = network.plan(network.model, args.method, args.seed) if args.method else None
     report = virgo.check(
-        one.model, one.data, found, thresholds=thresholds, loss=one.loss, forward=one.forward
+        network.model,
+        network.data,
+        plan,
+        thresholds=thresholds,
+        loss=network.loss,
+        forward=network.forward,
     )
-    notes = one.notes
-    if one.facts.get("norms") == "batch":
+    notes = network.notes
+    if network.facts.get("norms") == "batch":
         notes = (*notes, "the prediction is of the network without BatchNorm")
     return report, notes

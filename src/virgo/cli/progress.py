@@ -1,17 +1,19 @@
-"""Progress bars and errors, on stderr so that stdout stays what was asked for."""
+"""Progress bars and errors, on stderr so that stdout has the output alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from virgo.errors import OptionError
-
 errors = Console(stderr=True)
+
+
+def note(text: str, style: str | None = None) -> None:
+    """Print a line to stderr as it is, without markup."""
+    errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _bar() -> Progress:
@@ -46,14 +48,3 @@ def reporting(title: str) -> Iterator[Callable[..., None]]:
             bar.update(task, completed=done, total=total, item=what)
 
         yield progress
-
-
-def writable_folder(folder: Path, option: str) -> None:
-    """Make a folder for a file that an option names, or say why it cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OptionError(
-            f"{option}: expected a folder that can be written to, got {folder} ({error.strerror}). "
-            f"Name another."
-        ) from error

@@ -1,4 +1,4 @@
-"""``virgo sweep TABLE | status | export``: run the paper's grids, and see how far they are."""
+"""``virgo sweep TABLE | status | export``: run the paper's grids, and show their progress."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from virgo.cli.progress import errors
+from virgo.cli.arguments import Subparsers, add_command, add_root
+from virgo.cli.progress import errors, note
+from virgo.errors import OptionError
 from virgo.report.text import text_table
 
 if TYPE_CHECKING:
     from virgo.experiments.sweep.running import Progress as Done
+    from virgo.experiments.sweep.storage import Storage
 
 STORAGE, OUT = "out/sweeps.db", Path("results")
 _ABOUT = {
     "table1": "node classification, the paper's Table 1",
     "table2": "link prediction, the paper's Table 2",
     "table3": "graph classification, the paper's Table 3",
-    "depth": "our study of depth, 2 to 64 layers",
+    "depth": "a study of depth, 2 to 64 layers",
 }
 
 
@@ -32,12 +36,12 @@ _ABOUT = {
 
 
 def sweep(args: argparse.Namespace) -> int:
+    """Run what is missing of a table, and export its records."""
     _need_optuna()
     from virgo.experiments.sweep.grids import cells, grid
     from virgo.experiments.sweep.running import run
     from virgo.experiments.sweep.worker import Sweep
 
-    overrides = {} if args.epochs is None else {"epochs": args.epochs}
     wanted = cells(
         args.table,
         args.dataset,
@@ -45,7 +49,7 @@ def sweep(args: argparse.Namespace) -> int:
         args.init,
         where=_pairs(args.where),
         limit=args.limit,
-        overrides=overrides,
+        overrides=None if args.epochs is None else {"epochs": args.epochs},
     )
     orders = Sweep(
         tuple(wanted),
@@ -55,18 +59,18 @@ def sweep(args: argparse.Namespace) -> int:
         args.grace,
         str(args.root) if args.root else None,
         args.curves,
-        **_hidden(args),
+        **{name: vars(args)[name] for name in ("runner", "loader") if name in args},
     )
     for name, model in dict.fromkeys((cell.dataset, cell.model) for cell in wanted):
-        note = grid(args.table, name, model).note
-        if note:
-            errors.print(f"{name}, {model}: {note}", style="dim", highlight=False)
+        remark = grid(args.table, name, model).note
+        if remark:
+            note(f"{name}, {model}: {remark}", style="dim")
     code = 0
     try:
         with _bar(args.table) as show:
             done = run(orders, args.jobs, show)
     except KeyboardInterrupt:
-        errors.print("stopped; the same command goes on from here", highlight=False)
+        note("stopped; the same command resumes from here")
         code = 130
     else:
         failed = f", {done.failed} without a number" if done.failed else ""
@@ -76,13 +80,11 @@ def sweep(args: argparse.Namespace) -> int:
 
 
 def _need_optuna() -> None:
-    """Import first what says which extra to install; the parser works without it."""
+    """Import first the module that names a missing extra; the parser works without it."""
     import virgo.experiments.sweep.storage  # noqa: F401
 
 
 def _screen(args: argparse.Namespace) -> tuple[int, int] | None:
-    from virgo.errors import OptionError
-
     if (args.screen is None) != (args.top is None):
         raise OptionError(
             f"--screen, --top: expected both or neither, got --screen {args.screen} "
@@ -93,52 +95,53 @@ def _screen(args: argparse.Namespace) -> tuple[int, int] | None:
 
 def _pairs(given: list[str] | None) -> dict[str, str]:
     """``KEY=VALUE`` words as a mapping."""
-    from virgo.errors import OptionError
-
     for word in given or ():
         if not all(word.partition("=")):
             raise OptionError(f"--where: expected KEY=VALUE, got {word!r}.")
     return dict(word.split("=", 1) for word in given or ())
 
 
-def _hidden(args: argparse.Namespace) -> dict[str, str]:
-    """Other functions than our own to run and load with, for tests and benchmarks."""
-    given = {"runner": args.runner, "loader": args.loader}
-    return {name: value for name, value in given.items() if value}
+@contextmanager
+def _opened(args: argparse.Namespace) -> Iterator[Storage]:
+    from virgo.experiments.sweep.storage import open_storage
+
+    storage = open_storage(args.storage, create=False)
+    try:
+        yield storage
+    finally:
+        storage.close()
 
 
 def _write(table: str, args: argparse.Namespace) -> None:
     from virgo.experiments.sweep.exporting import collect, export
-    from virgo.experiments.sweep.storage import open_storage
 
-    storage = open_storage(args.storage, create=False)
-    path, count = export(storage, table, args.out)
-    remarks = {(r.dataset, r.generated) for r in collect(storage, table) if r.generated}
-    storage.close()
+    with _opened(args) as storage:
+        path, count = export(storage, table, args.out)
+        remarks = {(r.dataset, r.generated) for r in collect(storage, table) if r.generated}
     print(f"wrote {count} configurations to {path}")
     for dataset, remark in sorted(remarks):
         print(f"{dataset}: {remark}")
 
 
 def status(args: argparse.Namespace) -> int:
+    """Print the progress of each cell."""
     _need_optuna()
     from virgo.experiments.sweep import exporting
-    from virgo.experiments.sweep.storage import open_storage
 
-    storage = open_storage(args.storage, create=False)
+    with _opened(args) as storage:
+        cells = exporting.status(storage, args.table)
     rows = [
         (
-            one.cell,
-            f"{one.done}/{one.asked}",
-            str(one.seeds),
-            str(one.running),
-            str(one.failed),
-            "-" if one.best is None else f"{100 * one.best:.2f}",
-            "generated" if one.generated else "",
+            cell.cell,
+            f"{cell.done}/{cell.asked}",
+            str(cell.seeds),
+            str(cell.running),
+            str(cell.failed),
+            "-" if cell.best is None else f"{100 * cell.best:.2f}",
+            "generated" if cell.generated else "",
         )
-        for one in exporting.status(storage, args.table)
+        for cell in cells
     ]
-    storage.close()
     header = ("cell", "configurations", "seeds", "running", "failed", "best validation", "data")
     shown = len(header) if any(row[-1] for row in rows) else len(header) - 1
     lines = text_table(header[:shown], [row[:shown] for row in rows])
@@ -147,14 +150,13 @@ def status(args: argparse.Namespace) -> int:
 
 
 def export(args: argparse.Namespace) -> int:
+    """Write the records of one table or of all."""
     _need_optuna()
     from virgo.experiments.sweep.exporting import studies
     from virgo.experiments.sweep.grids import tables
-    from virgo.experiments.sweep.storage import open_storage
 
-    storage = open_storage(args.storage, create=False)
-    names = [args.table] if args.table else [t for t in tables() if studies(storage, t)]
-    storage.close()
+    with _opened(args) as storage:
+        names = [args.table] if args.table else [t for t in tables() if studies(storage, t)]
     for name in names:
         _write(name, args)
     return 0
@@ -164,11 +166,11 @@ def export(args: argparse.Namespace) -> int:
 
 
 class _Bar(Progress):
-    """Two lines of progress, and the best so far below them."""
+    """A progress bar with the best results so far below it."""
 
     best: Table | None = None
 
-    def get_renderables(self) -> Iterator[Any]:
+    def get_renderables(self) -> Iterator[RenderableType]:
         yield self.make_tasks_table(self.tasks)
         if self.best is not None:
             yield self.best
@@ -194,15 +196,15 @@ def _bar(title: str) -> Iterator[Callable[[Done], None]]:
 
 
 def _pace(done: Done) -> str:
-    """Throughput and time left, once there is something to judge them by."""
+    """Throughput and time left, once a seed is done."""
     if done.rate is None:
         return ""
     left = timedelta(seconds=round((done.total - done.seeds) / done.rate * 3600))
-    return f"{done.rate:,.0f} an hour, {left} left"
+    return f"{done.rate:,.0f} per hour, {left} left"
 
 
 def _best(done: Done) -> Table | None:
-    """The best mean validation by method, a column for each dataset and model."""
+    """The best mean validation by method, one column per dataset and model."""
     if not done.best:
         return None
     columns = list(dict.fromkeys((dataset, model) for dataset, model, _ in done.best))
@@ -216,77 +218,72 @@ def _best(done: Done) -> Table | None:
 # --- options ------------------------------------------------------------------------------------
 
 
-def add_to(commands: Any) -> None:
-    """``virgo sweep`` and what is below it."""
-    top = commands.add_parser(
+def add_to(commands: Subparsers) -> None:
+    """Add ``virgo sweep`` and its commands."""
+    top = add_command(
+        commands,
         "sweep",
-        description="Runs every configuration of a table's grid with every method and ten seeds. "
-        "Stop it, kill it, start it again, on several machines at once with a PostgreSQL URL: "
-        "what is done is never done again.",
-        epilog="virgo sweep table1 --dataset cora --init xavier virgo-backward --limit 20\n"
-        "virgo sweep status\nvirgo sweep table1 --storage postgresql://user@host/sweeps",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        None,
+        "Runs every configuration of a table's grid with every method and ten seeds. It can be "
+        "stopped, killed and started again, on several machines at once with a PostgreSQL URL: "
+        "finished seeds are never run again.",
+        "virgo sweep table1 --dataset cora --init xavier virgo-backward --limit 20",
+        "virgo sweep status",
+        "virgo sweep table1 --storage postgresql://user@host/sweeps",
     )
-    below = top.add_subparsers(required=True, metavar="table1|table2|table3|depth|status|export")
+    kinds = top.add_subparsers(required=True, metavar="table1|table2|table3|depth|status|export")
     for name, about in _ABOUT.items():
-        one = below.add_parser(name, help=about, description=about)
-        _add_options(one)
-        one.set_defaults(run=sweep, table=name)
-    two = below.add_parser("status", help="how far each cell is")
-    three = below.add_parser("export", help="write the records to files")
-    for command, function in ((two, status), (three, export)):
-        command.add_argument("table", nargs="?", choices=list(_ABOUT), help="one table (all)")
+        command = kinds.add_parser(name, help=about, description=about)
+        _add_options(command)
+        command.set_defaults(run=sweep, table=name)
+    status_command = kinds.add_parser("status", help="progress of each cell")
+    export_command = kinds.add_parser("export", help="write the records to files")
+    for command, run in ((status_command, status), (export_command, export)):
+        command.add_argument(
+            "table", nargs="?", choices=list(_ABOUT), help="one table (default: all)"
+        )
         _add_storage(command)
-        command.set_defaults(run=function)
-    three.add_argument("--out", type=Path, default=OUT, help="folder (default %(default)s)")
+        command.set_defaults(run=run)
+    export_command.add_argument(
+        "--out", type=Path, default=OUT, help="folder (default %(default)s)"
+    )
 
 
-def _add_options(one: argparse.ArgumentParser) -> None:
-    one.add_argument(
-        "--dataset",
-        nargs="+",
-        help="some of the table's; like:NAME for a generated stand-in (default: all)",
-    )
-    one.add_argument("--model", nargs="+", help="some of the table's models (default: all)")
-    one.add_argument(
-        "--init", nargs="+", help="methods, with options after a plus (default: those of the table)"
-    )
-    one.add_argument("--seeds", type=int, default=10, help="a configuration (default 10)")
-    one.add_argument(
+def _add_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--dataset", nargs="+", help="datasets, or like:NAME for a generated one (default: all)")
+    add("--model", nargs="+", help="some of the table's models (default: all)")
+    add("--init", nargs="+", help="methods, with options after a plus (default: the table's)")
+    add("--seeds", type=int, default=10, help="seeds per configuration (default 10)")
+    add(
         "--limit",
         type=int,
-        help="configurations a cell, the same for every method, "
-        "spread over the grid (default: the whole grid)",
+        help="configurations per cell, the same for every method, spread over the grid (default: "
+        "the whole grid)",
     )
-    one.add_argument(
+    add(
         "--where",
         nargs="+",
         metavar="KEY=VALUE",
         help="only the grid's configurations with these values, e.g. batch_size=32768",
     )
-    one.add_argument("--screen", type=int, metavar="K", help="run all configurations with K seeds")
-    one.add_argument("--top", type=int, metavar="M", help="and the best M of a cell with --seeds")
-    one.add_argument("--epochs", type=int, help="instead of the grid's")
-    one.add_argument(
-        "--curves", action="store_true", help="keep every seed's validation curve in its record"
-    )
-    one.add_argument(
-        "--jobs", type=int, help="worker processes (default: one a core); 0 or 1: none but this"
-    )
-    _add_storage(one)
-    one.add_argument(
+    add("--screen", type=int, metavar="K", help="run all configurations with K seeds")
+    add("--top", type=int, metavar="M", help="then the best M of a cell with all seeds")
+    add("--epochs", type=int, help="epochs instead of the grid's")
+    add("--curves", action="store_true", help="keep validation curves in the records")
+    add("--jobs", type=int, help="worker processes (default: one per core; 0 or 1: none)")
+    _add_storage(command)
+    add(
         "--grace",
         type=int,
         default=60,
-        help="seconds without a sign of life after "
-        "which a worker on another machine counts as dead (default 60)",
+        help="seconds without a heartbeat after which a worker on another machine counts as dead "
+        "(default 60)",
     )
-    one.add_argument("--root", type=Path, help="data root (default: VIRGO_DATA, user cache)")
-    one.add_argument(
-        "--out", type=Path, default=OUT, help="folder for the records (default %(default)s)"
-    )
-    one.add_argument("--runner", help=argparse.SUPPRESS)
-    one.add_argument("--loader", help=argparse.SUPPRESS)
+    add_root(command)
+    add("--out", type=Path, default=OUT, help="folder of the records (default %(default)s)")
+    for option in ("--runner", "--loader"):  # for tests and benchmarks
+        add(option, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def _add_storage(command: argparse.ArgumentParser) -> None:

@@ -1,17 +1,20 @@
-"""``virgo table``: the paper's tables, from the records of our trials."""
+"""``virgo table``: the paper's tables, from the records of sweeps."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from virgo.cli.progress import errors, writable_folder
+from virgo.cli.arguments import Subparsers, add_command, check_ending, writable_folder
+from virgo.cli.progress import note
 from virgo.errors import DataError, OptionError
 
+if TYPE_CHECKING:
+    from virgo.experiments.sweep.records import Record
+
 TABLES = ("table1", "table2", "table3", "depth")
-FORMATS = ("text", "markdown", "latex", "csv", "html", "json")
-#: The format that a file's ending stands for.
+#: The format of each ending.
 ENDINGS = {
     ".txt": "text",
     ".md": "markdown",
@@ -23,33 +26,31 @@ ENDINGS = {
 
 
 def table(args: argparse.Namespace) -> int:
+    """Print or write a table and its figures."""
     form = chosen_format(args.format, args.out)
     for option, path in (("--png", args.png), ("--curves-png", args.curves_png)):
-        if path is not None and path.suffix.lower() not in (".png", ".pdf", ".svg"):
-            raise OptionError(
-                f"{option}: expected a path ending in .png, .pdf or .svg, got {path}."
-            )
+        check_ending(option, path, ".png", ".pdf", ".svg")
     from virgo.experiments.sweep.tables import build
 
-    found = build(args.table, load(args.table, args.storage, args.records))
-    text = str(found) if form == "text" else getattr(found, f"to_{form}")()
+    built = build(args.table, load(args.table, args.storage, args.records))
+    text = str(built) if form == "text" else getattr(built, f"to_{form}")()
     if args.out is None:
         print(text.rstrip("\n"))
     else:
         writable_folder(args.out.parent, "--out")
         args.out.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
-        errors.print(f"wrote {args.out}", markup=False, highlight=False)
+        note(f"wrote {args.out}")
     if args.png is not None:
-        errors.print(f"wrote {found.save(args.png)}", markup=False, highlight=False)
+        note(f"wrote {built.save(args.png)}")
     if args.curves_png is not None:
         writable_folder(args.curves_png.parent, "--curves-png")
-        found.curves_figure().savefig(args.curves_png, dpi=200)
-        errors.print(f"wrote {args.curves_png}", markup=False, highlight=False)
+        built.curves_figure().savefig(args.curves_png, dpi=200)
+        note(f"wrote {args.curves_png}")
     return 0
 
 
 def chosen_format(asked: str | None, out: Path | None) -> str:
-    """The format asked for, else the one of the file's ending, else text for the terminal."""
+    """The format asked for, else that of the file's ending, else text."""
     if asked or out is None:
         return asked or "text"
     if out.suffix.lower() not in ENDINGS:
@@ -60,28 +61,27 @@ def chosen_format(asked: str | None, out: Path | None) -> str:
     return ENDINGS[out.suffix.lower()]
 
 
-def load(name: str, storage: str | None, where: Path) -> list[Any]:
-    """The records of a table: a sweep's storage if one is named, else those that were kept."""
+def load(name: str, storage: str | None, where: Path) -> list[Record]:
+    """The records of a table from a sweep's storage, else from an exported file or folder."""
     if storage is not None:
-        # not its name: a URL may hold a password
-        place, found = "the storage", stored(name, storage)
+        source, records = "the storage", _stored(name, storage)  # a URL may hold a password
     else:
-        from virgo.experiments.sweep import records
+        from virgo.experiments.sweep.records import read
 
         path = where if where.is_file() else where / f"{name}.jsonl"
-        place, found = str(path), records.read(path) if path.is_file() else []
-    found = [record for record in found if record.table == name]
-    if not found:
+        source, records = str(path), read(path) if path.is_file() else []
+    records = [record for record in records if record.table == name]
+    if not records:
         raise DataError(
-            f"{name}: expected records of its trials in {place}, got none. Make them with: virgo "
+            f"{name}: expected records of its trials in {source}, got none. Make them with: virgo "
             f"sweep {name}; or say where they are by --records or --storage."
         )
-    return found
+    return records
 
 
-def stored(name: str, where: str) -> list[Any]:
-    """What a sweep's storage has of a table by now; the sweep may go on meanwhile."""
-    from virgo.experiments.sweep.storage import open_storage  # first: says which extra to install
+def _stored(name: str, where: str) -> list[Record]:
+    """The finished records of a storage; the sweep may be running meanwhile."""
+    from virgo.experiments.sweep.storage import open_storage  # first: names a missing extra
 
     from virgo.experiments.sweep.exporting import collect  # isort: skip
 
@@ -92,36 +92,41 @@ def stored(name: str, where: str) -> list[Any]:
         storage.close()
 
 
-def add_to(commands: Any) -> None:
-    """The command that makes tables."""
-    one = commands.add_parser(
+def add_to(commands: Subparsers) -> None:
+    """Add ``virgo table``."""
+    command = add_command(
+        commands,
         "table",
-        description="Selects each cell's configuration by mean validation and prints its test mean "
-        "and standard deviation, the paper's cell, the difference, first and second, and whether "
-        "the best Virgo method beats the best classic one by a paired test.",
-        epilog="virgo table table1 --format latex --out table1.tex\n"
+        table,
+        "Selects each cell's configuration by mean validation and prints its test mean and "
+        "standard deviation, the paper's cell, the difference, first and second, and whether the "
+        "best Virgo method beats the best classic one by a paired test.",
+        "virgo table table1 --format latex --out table1.tex",
         "virgo table depth --storage out/sweeps.db --png depth.png",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    one.add_argument("table", choices=TABLES, help="the paper's, or depth")
-    one.add_argument(
+    add = command.add_argument
+    add("table", choices=TABLES, help="a table of the paper, or depth")
+    add(
         "--storage",
-        help="a sweep's database: the path of an SQLite file, or a "
-        "postgresql:// URL (default: the records)",
+        help="a sweep's database: the path of an SQLite file, or a postgresql:// URL (default: "
+        "the exported records)",
     )
-    one.add_argument(
+    add(
         "--records",
         type=Path,
         default=Path("results"),
-        help="folder of the kept records, or one file (default results)",
+        help="exported records: a folder or file (default results)",
     )
-    one.add_argument("--format", choices=FORMATS, help="default: by the ending of --out, else text")
-    one.add_argument("--out", type=Path, help="write it here instead of printing it")
-    one.add_argument("--png", type=Path, help="write a picture here")
-    one.add_argument(
+    add(
+        "--format",
+        choices=list(ENDINGS.values()),
+        help="default: by the ending of --out, else text",
+    )
+    add("--out", type=Path, help="write the table here instead of printing it")
+    add("--png", type=Path, help="write a figure here")
+    add(
         "--curves-png",
         type=Path,
         metavar="PNG",
-        help="write a picture of the validation curves here, of runs with virgo sweep --curves",
+        help="write a figure of the validation curves here, of runs with virgo sweep --curves",
     )
-    one.set_defaults(run=table)

@@ -83,7 +83,7 @@ def _shares(
     study: Study, weights: Mapping[str, float], start: Vector, direction: Direction
 ) -> list[theory.LayerShares]:
     """Every layer's terms as the theorems need them: what the graph does, fan and variance."""
-    carried = hops(study.trace, study.stages, start, direction)
+    carried = hops(study.trace.calls, study.operators, start, direction)
 
     def share(call: int, term: Term, norm: float) -> theory.TermShare:
         if term.weight is None:

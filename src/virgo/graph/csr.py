@@ -1,4 +1,7 @@
-"""Compressed rows of edges, and the one loop over them that everything else is made of."""
+"""Edges as a CSR matrix, and the one loop over them that everything else is made of.
+
+In memory a CSR matrix is built here and nowhere else; on disk, by the external sort of ``disk/``.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from virgo.errors import GraphError
+from virgo.graph.threads import balanced_blocks, over_blocks
 from virgo.graph.vectors import Vector
 
+Pointer = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64] | npt.NDArray[np.int32]
-#: A diagonal: one number a row or one for all. Where self-loops are counted, four bytes will do.
-Loops = npt.NDArray[Any] | float
+#: An ``np.memmap``, or an empty array where a file is empty and cannot be mapped.
+Mapped = Any
+#: A diagonal: one number per row or one for all. Where self-loops are counted, four bytes will do.
+LoopArray = npt.NDArray[Any]
+Loops = LoopArray | float
 #: Edges a block of mapped rows has: 16 MB of columns.
 _MAPPED_BLOCK = 1 << 22
 _ROWS = 1 << 22  # of pointers looked at a time
@@ -49,7 +57,7 @@ class Compressed:
     columns: Indices
     weights: Vector | None
     blocks: npt.NDArray[np.int64]
-    mapped: Mapping[str, Any] | None = None
+    mapped: Mapping[str, Mapped] | None = None
 
     @classmethod
     def build(
@@ -70,30 +78,26 @@ class Compressed:
             placed: Indices = columns.astype(narrow)
         else:
             placed = np.empty(columns.size, dtype=narrow)
-            kernels.place(rows, columns, pointer[:-1].copy(), placed)
+            kernels.scatter(rows, columns, pointer[:-1].copy(), placed)
             if weights is not None:
                 unplaced, weights = weights, np.empty_like(weights)
-                kernels.place(rows, unplaced, pointer[:-1].copy(), weights)
+                kernels.scatter(rows, unplaced, pointer[:-1].copy(), weights)
         return cls.of_arrays(pointer, placed, weights)
 
     @classmethod
-    def of_arrays(cls, pointer: Any, columns: Any, weights: Any | None) -> Compressed:
+    def of_arrays(cls, pointer: Pointer, columns: Indices, weights: Vector | None) -> Compressed:
         """Rows that are compressed already, in memory."""
-        from virgo.graph import kernels
-
-        return cls(pointer, columns, weights, kernels.balanced_blocks(pointer))
+        return cls(pointer, columns, weights, balanced_blocks(pointer))
 
     @classmethod
-    def of_files(cls, pointer: Any, columns: Any, weights: Any | None) -> Compressed:
+    def of_files(cls, pointer: Mapped, columns: Mapped, weights: Mapped | None) -> Compressed:
         """Rows in mapped files; smaller blocks, since every thread holds one of them."""
-        from virgo.graph import kernels
-
         mapped = {"pointer": pointer, "columns": columns}
         if weights is not None:
             mapped["weights"] = weights
         plain = {name: np.asarray(array) for name, array in mapped.items()}
         count = max(64, -(-columns.size // _MAPPED_BLOCK))
-        blocks = kernels.balanced_blocks(plain["pointer"], count)
+        blocks = balanced_blocks(plain["pointer"], count)
         return cls(plain["pointer"], plain["columns"], plain.get("weights"), blocks, mapped)
 
     @property
@@ -111,6 +115,18 @@ class Compressed:
 
         Every row is summed in the order of its edges by one thread, so the result is the same
         whatever the number of threads.
+
+        Args:
+            x: one number per row, or several columns.
+            left: the scale of each result.
+            loop: what is added to the diagonal.
+            out: memory for a result of one column.
+
+        Returns:
+            The product.
+
+        Raises:
+            GraphError: ``x`` is of another size.
         """
         from virgo.graph import kernels
 
@@ -119,7 +135,7 @@ class Compressed:
             return np.stack(each, axis=1)
         if len(x) != self.pointer.size - 1:  # the loop looks up whatever it is told to
             raise GraphError(
-                f"x: expected {self.pointer.size - 1:,} numbers, one a node, got {len(x):,}."
+                f"x: expected {self.pointer.size - 1:,} numbers, one per node, got {len(x):,}."
             )
         x = np.ascontiguousarray(x, dtype=np.float64)
         out = np.empty(self.pointer.size - 1) if out is None else out
@@ -134,8 +150,14 @@ class Compressed:
             else:
                 kernels.hop_weighted(pointer, columns, self.weights, *rest, begin, end)
 
-        kernels.over_blocks(block, self.blocks, self.num_edges, self._releaser())
+        over_blocks(block, self.blocks, self.num_edges, self._releaser())
         return out
+
+    def entries(self) -> tuple[Pointer, Pointer, Vector]:
+        """Row, column and weight of every entry, row by row."""
+        rows = np.repeat(np.arange(self.pointer.size - 1), np.diff(self.pointer))
+        weights = np.ones(rows.size) if self.weights is None else self.weights
+        return rows, self.columns.astype(np.int64), weights
 
     def row_sums(self) -> Vector:
         """``M 1``, without a vector of ones where there are no weights."""
@@ -153,14 +175,17 @@ class Compressed:
                 _forget(self.mapped["pointer"], begin, end)
         return out
 
-    def loops(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    def loops(self) -> tuple[LoopArray, LoopArray]:
         """Of each row's entries in its own column: their total weight, and the weight of the last.
 
         Rows without weights have the number of such entries twice, as 32-bit integers.
+
+        Returns:
+            Both, one per row.
         """
         from virgo.graph import kernels
 
-        kind: Any = np.int32 if self.weights is None else np.float64
+        kind = np.int32 if self.weights is None else np.float64
         total = np.zeros(self.pointer.size - 1, kind)
         last = total if self.weights is None else np.zeros_like(total)
 
@@ -172,7 +197,7 @@ class Compressed:
                     self.pointer, self.columns, self.weights, total, last, begin, end
                 )
 
-        kernels.over_blocks(block, self.blocks, self.num_edges, self._releaser())
+        over_blocks(block, self.blocks, self.num_edges, self._releaser())
         return total, last
 
     def _releaser(self) -> Callable[[int, int], None] | None:
@@ -190,7 +215,7 @@ class Compressed:
         return release
 
 
-def _forget(array: Any, begin: int, end: int) -> None:
+def _forget(array: Mapped, begin: int, end: int) -> None:
     """Let go of the pages that lie within these entries of a mapped file.
 
     They stay in the system's cache, from where they come back at once if needed; without this a

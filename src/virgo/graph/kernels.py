@@ -1,30 +1,25 @@
 """The compiled inner loops, apart because numba takes long to import and longer to compile.
 
-Every row of a compressed matrix is summed by one thread, in order, in float64, so results do not
-depend on the number of threads. The loops run without the GIL and are handed to Python threads
-in blocks of equal edge count: on a power-law graph, equal row counts would leave one core with
-most of the edges. (numba's own threads would change PyTorch's thread count for the whole process.)
+Every row of a CSR matrix is summed by one thread, in order, in float64, so results do not depend on
+the number of threads. The loops run without the GIL on Python threads (``threads.py``): numba's own
+would change PyTorch's thread count for the whole process. ``scipy`` and ``torch.sparse`` need a
+value per edge, three times the memory that a hop reads here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import Any
 
 import numba
 import numpy as np
 
-from virgo.graph.threads import cores
-
 _jit = numba.njit(cache=True, nogil=True)
-#: Below this many edges a second thread costs more than it brings.
-_WORTH_THREADS = 1 << 20
+#: Arrays of several types: numba compiles a loop for each.
+Array = Any
 
 
 @_jit
-def count(keys: Any, pointer: Any) -> bool:
+def count(keys: Array, pointer: Array) -> bool:
     """Count ``keys`` into ``pointer[key + 1]``; returns whether they were already sorted."""
     is_sorted = True
     previous = keys[0] if keys.size else 0
@@ -37,7 +32,7 @@ def count(keys: Any, pointer: Any) -> bool:
 
 
 @_jit
-def place(keys: Any, values: Any, cursor: Any, out: Any) -> None:
+def scatter(keys: Array, values: Array, cursor: Array, out: Array) -> None:
     """Stable counting sort of ``values`` by ``keys``; ``cursor`` starts as the row pointers."""
     for edge in range(keys.size):
         position = cursor[keys[edge]]
@@ -47,7 +42,14 @@ def place(keys: Any, values: Any, cursor: Any, out: Any) -> None:
 
 @_jit
 def hop(
-    pointer: Any, columns: Any, x: Any, left: Any, loop: Any, out: Any, begin: int, end: int
+    pointer: Array,
+    columns: Array,
+    x: Array,
+    left: Array,
+    loop: Array,
+    out: Array,
+    begin: int,
+    end: int,
 ) -> None:
     """``out[i] = left_i (sum of x[j] over row i + loop_i x[i])``; four bytes an edge.
 
@@ -65,13 +67,13 @@ def hop(
 
 @_jit
 def hop_weighted(
-    pointer: Any,
-    columns: Any,
-    weights: Any,
-    x: Any,
-    left: Any,
-    loop: Any,
-    out: Any,
+    pointer: Array,
+    columns: Array,
+    weights: Array,
+    x: Array,
+    left: Array,
+    loop: Array,
+    out: Array,
     begin: int,
     end: int,
 ) -> None:
@@ -87,7 +89,7 @@ def hop_weighted(
 
 
 @_jit
-def find_loops(pointer: Any, columns: Any, count: Any, begin: int, end: int) -> None:
+def find_loops(pointer: Array, columns: Array, count: Array, begin: int, end: int) -> None:
     """``count[i]`` = how often row ``i`` has itself as a column."""
     for row in range(begin, end):
         for edge in range(pointer[row], pointer[row + 1]):
@@ -97,7 +99,7 @@ def find_loops(pointer: Any, columns: Any, count: Any, begin: int, end: int) -> 
 
 @_jit
 def find_weighted_loops(
-    pointer: Any, columns: Any, weights: Any, total: Any, last: Any, begin: int, end: int
+    pointer: Array, columns: Array, weights: Array, total: Array, last: Array, begin: int, end: int
 ) -> None:
     """The total weight of each row's self-loops, and the weight of its last one."""
     for row in range(begin, end):
@@ -105,43 +107,3 @@ def find_weighted_loops(
             if columns[edge] == row:
                 total[row] += weights[edge]
                 last[row] = weights[edge]
-
-
-def over_blocks(
-    kernel: Callable[[int, int], None],
-    blocks: Any,
-    edges: int,
-    after: Callable[[int, int], None] | None = None,
-) -> None:
-    """Call ``kernel(begin, end)`` for all rows, block by block on all cores where that pays.
-
-    ``after`` is told of every block that is done, so that memory can be given back.
-    """
-    if edges < _WORTH_THREADS:
-        kernel(int(blocks[0]), int(blocks[-1]))
-        if after is not None:
-            after(int(blocks[0]), int(blocks[-1]))
-        return
-
-    def do(span: tuple[int, int]) -> None:
-        kernel(*span)
-        if after is not None:
-            after(*span)
-
-    with ThreadPoolExecutor(cores()) as pool:
-        list(pool.map(do, [(int(a), int(b)) for a, b in pairwise(blocks)]))
-
-
-def balanced_blocks(pointer: Any, count: int | None = None) -> Any:
-    """Row boundaries that give each of ``count`` blocks about the same number of edges.
-
-    By default few blocks, as handing one out takes the time of ten thousand edges, but enough for
-    every core to have several.
-    """
-    if count is None:
-        count = min(64, max(8, int(pointer[-1]) >> 22))
-    # integers, as for others numpy would copy all pointers to look among them
-    targets = np.linspace(0, pointer[-1], count + 1).astype(pointer.dtype)
-    blocks = np.searchsorted(pointer, targets, side="left").astype(np.int64)
-    blocks[0], blocks[-1] = 0, pointer.size - 1
-    return np.maximum.accumulate(blocks)

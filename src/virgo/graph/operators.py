@@ -4,31 +4,229 @@ Virgo never needs the adjacency as a matrix with values. Every operator here has
 
 .. math:: P = \mathrm{diag}(l)\,\bigl(A + \mathrm{diag}(s)\bigr)\,\mathrm{diag}(r)
 
-with the same :math:`A` (rows are targets), so all layers of all kinds share one compressed copy
-of the edges and a handful of vectors. Cost of a hop: one pass over the edges.
+with the same :math:`A` (rows are targets), so all layers of all kinds share one copy of the edges
+and a handful of vectors. Cost of a hop: one pass over the edges.
+
+Every formula is written once, in :class:`GraphOperators`. Where a graph lives (in memory, on disk,
+in a database) decides only how degrees are counted and how a vector is multiplied.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from virgo.errors import GraphError
-from virgo.graph.csr import Compressed, Counted, Indices, Loops
-from virgo.graph.vectors import Vector, column
+from virgo.graph.csr import Compressed, Counted, Indices, LoopArray, Loops
+from virgo.graph.vectors import AnyVector, Vector, column
 
-__all__ = ["Compressed", "Graph", "Operator", "Vector"]
+__all__ = ["Compressed", "Graph", "GraphOperators", "Operator", "Vector"]
+
+#: One number per node, or one for all. An array in memory; a database has its own expressions.
+Scale = Any
+_G = TypeVar("_G", bound="GraphOperators")
 
 
-class Graph:
-    """The edges of a graph, and the operators that layers apply over them.
+class GraphOperators(ABC):
+    """The edges of a graph, wherever they live, and the operators that layers apply over them.
+
+    A back end counts degrees and self-loops, and multiplies. The vectors that it returns for them
+    are new ones, which the formulas here may overwrite.
+
+    Args:
+        num_nodes: the number of nodes.
+        num_edges: the number of edges.
+        is_weighted: whether edges have weights.
+        keep_loops: what adding self-loops means, see :class:`Graph`.
+    """
+
+    def __init__(
+        self, num_nodes: int, num_edges: int, *, is_weighted: bool, keep_loops: bool = True
+    ) -> None:
+        self.num_nodes, self.num_edges = num_nodes, num_edges
+        self.is_weighted, self.keep_loops = is_weighted, keep_loops
+
+    @property
+    @abstractmethod
+    def reversed(self: _G) -> _G:
+        """Every edge in the other direction, for layers with ``flow="target_to_source"``."""
+
+    @property
+    @abstractmethod
+    def unweighted(self: _G) -> _G:
+        """The same edges, each of weight one."""
+
+    @property
+    @abstractmethod
+    def in_count(self) -> Scale:
+        """The number of edges that end at each node."""
+
+    @property
+    @abstractmethod
+    def in_weight(self) -> Scale:
+        """The total weight of the edges that end at each node."""
+
+    @property
+    @abstractmethod
+    def has_loops(self) -> bool:
+        """Whether there may be an edge from a node to itself."""
+
+    @property
+    @abstractmethod
+    def loop_count(self) -> Scale:
+        """The number of self-loops of each node."""
+
+    @abstractmethod
+    def missing_loops(self, default: float) -> Scale:
+        """What the diagonal of ``A`` lacks for one self-loop per node.
+
+        That is the weight of the node's last self-loop, or ``default`` where it has none, less the
+        total weight of its self-loops.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def at_least_one(values: Scale) -> Scale:
+        """``max(values, 1)``."""
+
+    @staticmethod
+    @abstractmethod
+    def inverse(values: Scale) -> Scale:
+        """``1 / max(values, 1)``."""
+
+    @staticmethod
+    @abstractmethod
+    def inverse_root(values: Scale) -> Scale:
+        """``values ** -0.5``, and 0 for 0: a node without edges sends and receives nothing."""
+
+    @abstractmethod
+    def ones(self) -> AnyVector:
+        """The number one for every node."""
+
+    @abstractmethod
+    def signal(self, given: Any) -> AnyVector:
+        """One number for every node, in the form that :meth:`multiply` takes."""
+
+    @abstractmethod
+    def multiply(
+        self, operator: Operator, x: AnyVector, overwrite: bool, out: AnyVector
+    ) -> AnyVector:
+        """``operator`` on a vector of this graph; see :meth:`Operator.__call__`."""
+
+    def _like(self: _G, **changes: Any) -> _G:
+        """Another view of the same edges: a copy without what was computed for this one."""
+        other = object.__new__(type(self))
+        cached = {
+            k for k in vars(self) if isinstance(getattr(type(self), k, None), cached_property)
+        }
+        other.__dict__ = {k: v for k, v in vars(self).items() if k not in cached} | changes
+        return other
+
+    @cached_property
+    def _operators(self) -> dict[str, Operator]:
+        return {}
+
+    def _once(self, name: str, make: Callable[[], Operator]) -> Operator:
+        """One operator for all layers of one kind: a deep network holds its vectors once."""
+        if name not in self._operators:
+            self._operators[name] = replace(make(), name=name)
+        return self._operators[name]
+
+    def identity(self) -> Operator:
+        """``I``: the node itself."""
+        return Operator(None, loop=1.0, name="identity", home=self)
+
+    def sum(self, self_weight: float = 0.0) -> Operator:
+        r"""``A + self_weight I``; GIN's is ``A + (1 + eps) I``."""
+        return Operator(self, loop=float(self_weight), name=f"sum({float(self_weight)!r})")
+
+    def mean(self) -> Operator:
+        """``D^-1 A`` with ``D`` the number of incoming edges; a node without any gets 0."""
+        return self._once("mean", lambda: Operator(self, left=self.inverse(self.in_count)))
+
+    def mean_with_self(self, self_weight: float) -> Operator:
+        """``D^-1 A + self_weight I``: GIN with mean aggregation."""
+        return self._once(
+            f"mean_with_self({self_weight!r})",
+            lambda: Operator(
+                self,
+                left=self.inverse(self.in_count),
+                loop=float(self_weight) * self.at_least_one(self.in_count),
+            ),
+        )
+
+    def degree(self) -> Operator:
+        """``diag(A 1)``: a node weighted by its incoming edges."""
+        return self._once("degree", lambda: Operator(None, loop=self.in_weight, home=self))
+
+    def gcn(self, *, improved: bool = False, add_self_loops: bool = True) -> Operator:
+        r"""``D^-1/2 (A + I) D^-1/2`` with PyG's treatment of loops and weights.
+
+        ``A`` already holds the self-loops that were there, so the diagonal term carries only the
+        difference to the wanted ones; the degree is that of the incoming edges, on both sides.
+
+        Args:
+            improved: add self-loops of weight 2.
+            add_self_loops: whether to add any.
+
+        Returns:
+            The operator.
+        """
+        return self._once(
+            f"gcn(improved={improved}, add_self_loops={add_self_loops})",
+            lambda: self._gcn(improved, add_self_loops),
+        )
+
+    def _gcn(self, improved: bool, add_self_loops: bool) -> Operator:
+        loop: Scale = 0.0
+        if add_self_loops:
+            # PyG 2.6-2.8 forgets `improved` where it is given an edge_index without weights
+            loop = 2.0 if improved and (self.is_weighted or not self.keep_loops) else 1.0
+            if self.keep_loops and self.has_loops:
+                loop = self.missing_loops(loop)
+        degree = self.in_weight
+        degree += loop
+        scale = self.inverse_root(degree)
+        return Operator(self, left=scale, right=scale, loop=loop)
+
+    def cluster_gcn(
+        self, *, diag_lambda: float = 0.0, add_self_loops: bool = True, by_source: bool = False
+    ) -> Operator:
+        r"""``D^-1 (A + I) + lambda diag(D^-1)``, counting edges, whatever their weights.
+
+        Args:
+            diag_lambda: the weight of the diagonal that ClusterGCN adds.
+            add_self_loops: whether to give every node one self-loop.
+            by_source: put ``D^-1``, the number of edges that leave a node, on the right.
+
+        Returns:
+            The operator.
+        """
+        return self._once(
+            f"cluster_gcn({diag_lambda!r}, {add_self_loops}, by_source={by_source})",
+            lambda: self._cluster_gcn(diag_lambda, add_self_loops, by_source),
+        )
+
+    def _cluster_gcn(self, diag_lambda: float, add_self_loops: bool, by_source: bool) -> Operator:
+        plain = self.unweighted
+        counted = plain.reversed if by_source else plain
+        loops: Scale = counted.loop_count if plain.has_loops else 0.0
+        wanted: Scale = 1.0 if add_self_loops else loops
+        degree = counted.in_count
+        degree += wanted - loops
+        side = {"right" if by_source else "left": self.inverse(degree)}
+        return Operator(plain, **side, loop=wanted * (1.0 + diag_lambda) - loops, home=counted)
+
+
+class Graph(GraphOperators):
+    """A graph in memory, in compressed rows (CSR).
 
     Args:
         edge_index: ``[2, E]``, sources first.
@@ -49,45 +247,28 @@ class Graph:
     ) -> None:
         index = edge_index.detach().cpu()
         _check(index, num_nodes, edge_weight)
+        weighted = edge_weight is not None
+        super().__init__(num_nodes, index.size(1), is_weighted=weighted, keep_loops=keep_loops)
         self._sources: Indices = np.ascontiguousarray(index[0].numpy())
         self._targets: Indices = np.ascontiguousarray(index[1].numpy())
         self._weights: Vector | None = None
         if edge_weight is not None:
             self._weights = edge_weight.detach().cpu().double().reshape(-1).numpy()
-        self.num_nodes = num_nodes
-        self.keep_loops = keep_loops
-        self._made: dict[tuple[object, ...], Operator] = {}
 
     @staticmethod
     def open(path: str | Path, *, in_memory: bool = False) -> Graph:
-        """A graph on disk, as ``virgo graph build`` writes it.
+        """Open a graph on disk, as ``virgo graph build`` writes it.
 
-        Its edges are memory-mapped, or read once and kept with ``in_memory``.
+        Args:
+            path: its folder.
+            in_memory: read the edges once and keep them; by default they are memory-mapped.
+
+        Returns:
+            The graph.
         """
         from virgo.graph.disk.stored import StoredGraph
 
         return StoredGraph(path, in_memory=in_memory)
-
-    def _like(self, sources: Indices, targets: Indices, weights: Vector | None) -> Graph:
-        """Another graph on the same nodes, sharing what it can."""
-        other = Graph.__new__(Graph)
-        other._sources, other._targets, other._weights = sources, targets, weights
-        other.num_nodes, other.keep_loops, other._made = self.num_nodes, self.keep_loops, {}
-        return other
-
-    def _once(self, key: tuple[object, ...], make: Callable[[], Operator]) -> Operator:
-        """One operator for all layers of one kind: a deep network holds its vectors once."""
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
-
-    @property
-    def num_edges(self) -> int:
-        return int(self._sources.size)
-
-    @property
-    def is_weighted(self) -> bool:
-        return self._weights is not None
 
     @cached_property
     def _counted(self) -> Counted:
@@ -103,40 +284,45 @@ class Graph:
     @cached_property
     def by_source(self) -> Compressed:
         """Rows are sources: its transpose, the operator of a backward pass."""
-        return Compressed.build(
-            self._sources, self._targets, self.num_nodes, self._weights, self.reversed._counted
-        )
+        return self.reversed.by_target
 
     @cached_property
     def reversed(self) -> Graph:
-        """Every edge turned round, for layers with ``flow="target_to_source"``."""
-        return self._like(self._targets, self._sources, self._weights)
+        return self._like(_sources=self._targets, _targets=self._sources)
+
+    @cached_property
+    def unweighted(self) -> Graph:
+        return self._like(_weights=None, is_weighted=False) if self.is_weighted else self
 
     @property
     def in_count(self) -> Vector:
-        """How many edges end at each node; a new vector each time."""
         return np.diff(self._counted.pointer).astype(np.float64)
 
     @property
     def in_weight(self) -> Vector:
-        """The total weight of the edges that end at each node; a new vector each time."""
         if self._weights is None:
             return self.in_count
         return np.bincount(self._targets, self._weights, self.num_nodes).astype(np.float64)
 
     @cached_property
-    def _loops(self) -> npt.NDArray[np.intp]:
+    def _loops(self) -> Indices:
         return np.flatnonzero(self._sources == self._targets)
 
     @property
     def has_loops(self) -> bool:
-        """Whether there is any edge from a node to itself."""
         return bool(self._loops.size)
 
-    def loop_weights(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    @property
+    def loop_count(self) -> LoopArray:
+        return self.unweighted.loop_weights()[0]
+
+    def loop_weights(self) -> tuple[LoopArray, LoopArray]:
         """The total weight of each node's self-loops, the diagonal of ``A``, and the last one's.
 
         Without weights, how many there are, twice, as 32-bit integers.
+
+        Returns:
+            Both, one per node.
         """
         at = self._targets[self._loops]
         if self._weights is None:
@@ -148,113 +334,73 @@ class Graph:
         last[at] = weights
         return total, last
 
+    def missing_loops(self, default: float) -> LoopArray:
+        total, last = self.loop_weights()
+        if not self.is_weighted:
+            return 1 - total
+        kept: Vector = np.where(self.loop_count > 0, last, default)
+        kept -= total
+        return kept
+
+    @staticmethod
+    def at_least_one(values: Vector) -> Vector:
+        return np.maximum(values, 1.0, out=values)
+
+    @staticmethod
+    def inverse(values: Vector) -> Vector:
+        return np.divide(1.0, Graph.at_least_one(values), out=values)
+
+    @staticmethod
+    def inverse_root(values: Vector) -> Vector:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            np.power(values, -0.5, out=values)
+        values[np.isinf(values)] = 0.0
+        return values
+
     def ones(self) -> Vector:
-        """The number one for every node."""
         return np.ones(self.num_nodes)
 
     def signal(self, given: Any) -> Vector:
         """One number for every node, from an array or the path of a ``.npy`` file.
 
         A new vector each time: a hop may use its memory.
+
+        Returns:
+            The numbers in float64.
         """
         return column(given, self.num_nodes)
 
-    def identity(self) -> Operator:
-        """``I``: the node itself."""
-        return Operator(None, loop=1.0)
-
-    def sum(self, self_weight: float = 0.0) -> Operator:
-        r"""``A + self_weight I``; GIN's is ``A + (1 + eps) I``."""
-        return Operator(self, loop=self_weight)
-
-    def mean(self) -> Operator:
-        """``D^-1 A`` with ``D`` the number of incoming edges; a node without any gets 0."""
-        return self._once(("mean",), lambda: Operator(self, left=_inverse(self.in_count)))
-
-    def mean_with_self(self, self_weight: float) -> Operator:
-        """``D^-1 A + self_weight I``: GIN with mean aggregation."""
-        return self._once(
-            ("mean_with_self", self_weight),
-            lambda: Operator(
-                self,
-                left=_inverse(self.in_count),
-                loop=self_weight * np.maximum(self.in_count, 1.0),
-            ),
-        )
-
-    def degree(self) -> Operator:
-        """``diag(A 1)``: a node weighted by its incoming edges."""
-        return self._once(("degree",), lambda: Operator(None, loop=self.in_weight))
-
-    def gcn(self, *, improved: bool = False, add_self_loops: bool = True) -> Operator:
-        r"""``D^-1/2 (A + I) D^-1/2`` with PyG's treatment of loops and weights.
-
-        ``A`` already holds the self-loops that were there, so the diagonal term carries only the
-        difference to the wanted ones; the degree is that of the incoming edges, on both sides.
-        """
-        return self._once(
-            ("gcn", improved, add_self_loops), lambda: self._gcn(improved, add_self_loops)
-        )
-
-    def _gcn(self, improved: bool, add_self_loops: bool) -> Operator:
-        loop = self._missing_loops(improved) if add_self_loops else 0.0
-        scale = self.in_weight
-        scale += loop
-        with np.errstate(divide="ignore", invalid="ignore"):
-            np.power(scale, -0.5, out=scale)
-        scale[np.isinf(scale)] = 0.0  # as PyG: a node without edges sends and receives nothing
-        return Operator(self, left=scale, right=scale, loop=loop)
-
-    def _missing_loops(self, improved: bool) -> Loops:
-        """What the diagonal lacks of the self-loops that GCN wants; a number where all lack it."""
-        if not self.keep_loops:
-            return 2.0 if improved else 1.0
-        # PyG 2.6-2.8 forgets `improved` where it is given no edge weights
-        wanted = 2.0 if improved and self.is_weighted else 1.0
-        if not self.has_loops:
-            return wanted
-        there, last = self.loop_weights()
-        if not self.is_weighted:
-            return 1 - there
-        # of several loops on a node, PyG keeps the last
-        kept: Vector = np.where(self.unweighted.loop_weights()[0] > 0, last, wanted)
-        kept -= there
-        return kept
-
-    def cluster_gcn(
-        self, *, diag_lambda: float = 0.0, add_self_loops: bool = True, by_source: bool = False
-    ) -> Operator:
-        r"""``D^-1 (A + I) + lambda diag(D^-1)``, counting edges, whatever their weights.
-
-        ``by_source`` puts ``D^-1``, the number of edges that leave a node, on the right.
-        """
-        return self._once(
-            ("cluster_gcn", diag_lambda, add_self_loops, by_source),
-            lambda: self._cluster_gcn(diag_lambda, add_self_loops, by_source),
-        )
-
-    def _cluster_gcn(self, diag_lambda: float, add_self_loops: bool, by_source: bool) -> Operator:
-        plain = self.unweighted
-        loops: Loops = plain.loop_weights()[0] if plain.has_loops else 0.0
-        wanted = 1.0 if add_self_loops else loops
-        count = plain.reversed.in_count if by_source else plain.in_count
-        count += wanted - loops
-        loop = wanted * (1.0 + diag_lambda) - loops
-        if by_source:
-            return Operator(plain, right=_inverse(count), loop=loop)
-        return Operator(plain, left=_inverse(count), loop=loop)
-
-    @cached_property
-    def unweighted(self) -> Graph:
-        """The same edges, each of weight one."""
-        if self._weights is None:
-            return self
-        return self._like(self._sources, self._targets, None)
+    @staticmethod
+    def multiply(operator: Operator, x: Vector, overwrite: bool, out: Vector | None) -> Vector:
+        """``operator`` on an array; a hop holds two vectors of its own, or one with ``out``."""
+        left, right = operator.sides
+        for hop in range(operator.hops):
+            mine = overwrite or hop > 0
+            inner = _times(right, x, mine)
+            if operator.graph is None:
+                x = _times(left, _times(operator.loop, inner))
+            else:
+                graph: Any = operator.graph
+                rows = graph.by_source if operator.transposed else graph.by_target
+                given, x = x, rows.hop(inner, left, operator.loop, out)
+                out = inner if mine or inner is not given else None  # for the next hop
+        return x
 
 
 @dataclass(frozen=True)
 class Operator:
     r"""``diag(left) (A + diag(loop)) diag(right)``, ``hops`` times; without ``A`` if no graph.
+
+    Attributes:
+        graph: the edges that are walked, or none for an operator that stays on the node.
+        left: the scale of what arrives, one number per node or one for all.
+        right: the scale of what is sent.
+        loop: what is added to the diagonal of ``A``.
+        hops: how often it is applied.
+        transposed: whether edges are walked against their direction.
+        name: the formula and its options; with the graph it says what is computed.
+        home: the graph whose degrees ``left``, ``right`` and ``loop`` count, if another than
+            ``graph``.
 
     >>> import torch
     >>> ring = Graph(torch.tensor([[0, 1, 2], [1, 2, 0]]), num_nodes=3)
@@ -264,40 +410,47 @@ class Operator:
     array([2., 3., 1.])
     """
 
-    graph: Graph | None
-    left: Vector | float = 1.0
-    right: Vector | float = 1.0
-    loop: Loops = 0.0
+    graph: GraphOperators | None
+    left: Scale = 1.0
+    right: Scale = 1.0
+    loop: Scale = 0.0
     hops: int = 1
     transposed: bool = False
+    name: str = "operator"
+    home: GraphOperators | None = None
 
     @property
     def T(self) -> Operator:
         """The transpose: left and right trade places, edges are walked against their direction."""
         return replace(self, transposed=not self.transposed)
 
+    @property
+    def sides(self) -> tuple[Scale, Scale]:
+        """The scale of what arrives and of what is sent, in the direction that is walked."""
+        return (self.right, self.left) if self.transposed else (self.left, self.right)
+
     def times(self, hops: int) -> Operator:
         """The operator applied ``hops`` times."""
         return replace(self, hops=self.hops * hops)
 
-    def __call__(self, x: Vector, *, overwrite: bool = False, out: Vector | None = None) -> Vector:
-        """The operator on one number per node, or on several columns of them.
+    def __call__(
+        self, x: AnyVector, *, overwrite: bool = False, out: AnyVector | None = None
+    ) -> AnyVector:
+        """Apply the operator to one number per node, or to several columns of them.
 
-        With ``overwrite`` the input's memory may be used, so that a hop holds two vectors of its
-        own and not three. ``out`` is memory for a result of one column, which spares the system
-        from clearing new memory.
+        Args:
+            x: an array, or a vector of the database that holds the graph.
+            overwrite: whether the memory of ``x`` may be used, which saves a vector.
+            out: memory for a result of one column, which saves the system from clearing new memory.
+
+        Returns:
+            The product, in new memory unless told otherwise. An operator that changes nothing
+            returns ``x`` itself.
         """
-        left, right = (self.right, self.left) if self.transposed else (self.left, self.right)
-        for hop in range(self.hops):
-            mine = overwrite or hop > 0
-            inner = _times(right, x, mine)
-            if self.graph is None:
-                x = _times(left, _times(self.loop, inner))
-            else:
-                matrix = self.graph.by_source if self.transposed else self.graph.by_target
-                given, x = x, matrix.hop(inner, left, self.loop, out)
-                out = inner if mine or inner is not given else None  # for the next hop
-        return x
+        backend = self.graph if self.home is None else self.home
+        if backend is None:
+            return Graph.multiply(self, x, overwrite, out)
+        return backend.multiply(self, x, overwrite, out)
 
 
 def _check(index: Tensor, num_nodes: int, weight: Tensor | None) -> None:
@@ -309,7 +462,7 @@ def _check(index: Tensor, num_nodes: int, weight: Tensor | None) -> None:
         )
     if weight is not None and weight.numel() != index.size(1):
         raise GraphError(
-            f"edge_weight: expected {index.size(1):,} numbers, one an edge, got "
+            f"edge_weight: expected {index.size(1):,} numbers, one per edge, got "
             f"{weight.numel():,}. Pass one for every edge."
         )
     if index.numel():
@@ -326,9 +479,3 @@ def _times(scale: Loops, x: Vector, in_place: bool = False) -> Vector:
     if isinstance(scale, float):
         return x if scale == 1.0 else np.multiply(x, scale, out=x if in_place else None)
     return np.multiply(x, scale[:, None] if x.ndim == 2 else scale, out=x if in_place else None)
-
-
-def _inverse(count: Vector) -> Vector:
-    """``1 / max(count, 1)``, in place."""
-    np.maximum(count, 1.0, out=count)
-    return np.divide(1.0, count, out=count)

@@ -7,7 +7,7 @@ an array in memory and a table in a warehouse (:mod:`virgo.graph.sql`) go throug
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import singledispatch
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +18,10 @@ import numpy.typing as npt
 from virgo.errors import GraphError
 
 Vector = npt.NDArray[np.float64]
+#: One number per node (an array may have several columns): a ``Vector``, or a database's table.
+AnyVector = Any
 
-#: Numbers a time. Short enough that BLAS uses one thread, so sums do not depend on how many it has.
+#: Numbers summed at a time: few enough that BLAS uses one thread, so sums do not depend on threads.
 _CHUNK = 8192
 
 
@@ -32,8 +34,11 @@ class Extent(NamedTuple):
 
 
 @singledispatch
-def squared_norm(x: Any) -> float:
+def squared_norm(x: AnyVector) -> float:
     """The sum of squares; of several columns, over all of them.
+
+    Raises:
+        TypeError: ``x`` is no vector.
 
     >>> squared_norm(np.array([3.0, 4.0]))
     25.0
@@ -42,34 +47,37 @@ def squared_norm(x: Any) -> float:
 
 
 @singledispatch
-def scaled(x: Any, factor: float) -> Any:
+def scaled(x: AnyVector, factor: float) -> AnyVector:
     """``factor * x``, as a new vector."""
     raise TypeError(f"no vector: {type(x).__name__}")
 
 
 @singledispatch
-def magnitudes(x: Any) -> Any:
+def magnitudes(x: AnyVector) -> AnyVector:
     """``|x|``, number by number."""
     raise TypeError(f"no vector: {type(x).__name__}")
 
 
 @singledispatch
-def extent(x: Any) -> Extent:
+def extent(x: AnyVector) -> Extent:
     """The least number, the sum, and the sum of magnitudes."""
     raise TypeError(f"no vector: {type(x).__name__}")
 
 
-def root_of_squares(parts: Sequence[Any]) -> Any:
+def root_of_squares(parts: Sequence[AnyVector]) -> AnyVector:
     """``sqrt(sum of squares)``, number by number: the amplitude of independent parts together.
 
     >>> root_of_squares([np.array([3.0, 0.0]), np.array([4.0, 2.0])])
     array([5., 2.])
+
+    Returns:
+        A new vector.
     """
     return _root_of_squares(parts[0], parts)
 
 
 @singledispatch
-def _root_of_squares(first: Any, parts: Sequence[Any]) -> Any:
+def _root_of_squares(first: AnyVector, parts: Sequence[AnyVector]) -> AnyVector:
     """Dispatches on the first part; register a kind of vector here."""
     raise TypeError(f"no vector: {type(first).__name__}")
 
@@ -82,12 +90,12 @@ def _(x: np.ndarray) -> float:
 
 
 @scaled.register
-def _(x: np.ndarray, factor: float) -> Any:
+def _(x: np.ndarray, factor: float) -> AnyVector:
     return x * factor
 
 
 @magnitudes.register
-def _(x: np.ndarray) -> Any:
+def _(x: np.ndarray) -> AnyVector:
     return np.abs(x)
 
 
@@ -107,11 +115,45 @@ def _(first: np.ndarray, parts: Sequence[Vector]) -> Vector:
     return total
 
 
-def column(given: Any, size: int, where: str = "mean_features") -> Vector:
-    """One number a node, from an array, a tensor or the path of a ``.npy`` file, in float64.
+class Workspace:
+    """Memory for the results of a walk in which most vectors are read once.
+
+    The last vector that nobody reads any more is the next result's memory, as the system would
+    have to clear new memory first. Tables of a database are never overwritten.
+    """
+
+    def __init__(self) -> None:
+        self._spare: Vector | None = None
+
+    def apply(self, operator: Callable[..., AnyVector], x: AnyVector) -> AnyVector:
+        """``operator(x)`` where nobody reads ``x`` again."""
+        if not isinstance(x, np.ndarray):
+            return operator(x)
+        result = operator(x, overwrite=True, out=self._spare)
+        self._spare = x if x.ndim == 1 and result is not x else None
+        return result
+
+    def release(self) -> None:
+        """Give back what is not in use."""
+        self._spare = None
+
+    @staticmethod
+    def private(x: AnyVector) -> AnyVector:
+        """A vector that nobody else overwrites."""
+        return x.copy() if isinstance(x, np.ndarray) else x
+
+
+def column(given: object, size: int, where: str = "mean_features") -> Vector:
+    """One number per node, from an array, a tensor or the path of a ``.npy`` file, in float64.
 
     >>> column([1, 2, 3], 3)
     array([1., 2., 3.])
+
+    Returns:
+        A new vector.
+
+    Raises:
+        GraphError: the values are no finite numbers, or not one per node.
     """
     values = unread_column(given, size, where)
     if values.dtype.kind not in "fiub":
@@ -127,28 +169,30 @@ def column(given: Any, size: int, where: str = "mean_features") -> Vector:
     return out
 
 
-def unread_column(given: Any, size: int, where: str = "mean_features") -> Any:
+def unread_column(
+    given: object, size: int, where: str = "mean_features"
+) -> npt.NDArray[np.generic]:
     """What :func:`column` would read, of the right size; a file is mapped and not read yet."""
     values = load_array(given, where) if isinstance(given, (str, Path)) else np.asarray(given)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.shape != (size,):
         raise GraphError(
-            f"{where}: expected {size:,} numbers, one a node, got shape {list(values.shape)}. "
+            f"{where}: expected {size:,} numbers, one per node, got shape {list(values.shape)}. "
             f"Pass the mean of each node's features."
         )
     return values
 
 
-def load_array(path: str | Path, where: str) -> Any:
+def load_array(path: str | Path, where: str) -> npt.NDArray[np.generic]:
     """An array in a ``.npy`` file, memory-mapped."""
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise GraphError(
             f"{where}: expected a .npy file of numbers, got {path} ({error}). "
             f"Write it with numpy.save."
         ) from error
-    if not isinstance(found, np.ndarray):
+    if not isinstance(array, np.ndarray):
         raise GraphError(f"{where}: expected one array in a .npy file, got {path}. Save one array.")
-    return found
+    return array

@@ -17,9 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
-from virgo.errors import GraphError, LayerError, OptionError
+from virgo.errors import GraphError, LayerError
+from virgo.graph.neighbourhoods import grow
 from virgo.graph.operators import Graph
 from virgo.graph.vectors import Vector
+from virgo.network import dgl_graphs
 
 Forward = Callable[[nn.Module, Any], Any]
 
@@ -189,35 +191,13 @@ class Inputs:
         small.num_nodes = nodes.numel()
         if hasattr(small, "_num_graphs"):
             small._num_graphs = 1
-        return Inputs(small)
+        return Inputs(small.both_ways() if isinstance(small, dgl_graphs.DGLData) else small)
 
     def neighbourhood(self, nodes: int, seed: int = 0) -> Inputs:
-        """A connected sample: grow from random nodes, hop by hop, until there are enough."""
+        """A connected sample of about ``nodes`` nodes with everything the model may ask for."""
         if self.is_hetero:
             raise GraphError("nodes: expected one kind of node, got a HeteroData. Sample it first.")
-        if nodes < 2:
-            raise OptionError(f"nodes: expected at least 2, got {nodes}. Raise it.")
-        rng = np.random.default_rng(seed)
-        graph = self.graph()
-        rows = graph.by_target
-        kept = np.zeros(self.num_nodes, dtype=bool)
-        frontier = rng.choice(
-            self.num_nodes, size=min(self.num_nodes, 1 + nodes // 64), replace=False
-        )
-        count = 0
-        while count < nodes:
-            frontier = frontier[: nodes - count]
-            kept[frontier] = True
-            count += frontier.size
-            spans = [rows.columns[rows.pointer[i] : rows.pointer[i + 1]] for i in frontier]
-            reached = np.unique(np.concatenate(spans)) if spans else frontier[:0]
-            frontier = rng.permutation(reached[~kept[reached]])
-            if not frontier.size:
-                left = np.flatnonzero(~kept)
-                if not left.size:
-                    break
-                frontier = rng.choice(left, size=1)
-        chosen = torch.from_numpy(np.flatnonzero(kept))
+        chosen = torch.from_numpy(grow(self.graph(), nodes, seed))
         return self._among(chosen)
 
     def _among(self, nodes: Tensor) -> Inputs:
@@ -342,6 +322,8 @@ def is_classes(y: Any) -> bool:
 
 def run(model: nn.Module, data: Any, forward: Forward | None = None) -> Any:
     """Call a model the way its ``forward`` asks to be called."""
+    if isinstance(data, dgl_graphs.DGLData):
+        return dgl_graphs.call(model, data, forward)
     if forward is not None:
         return forward(model, data)
     names = getattr(getattr(model, "signature", None), "param_dict", None)
@@ -353,11 +335,15 @@ def run(model: nn.Module, data: Any, forward: Forward | None = None) -> Any:
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]
     required = [p.name for p in parameters if p.default is p.empty]
-    if len(required) == 1 and required[0] in _WHOLE:
+    if isinstance(model, nn.Sequential) and required == ["input"]:
+        return model(data.x)
+    if len(required) == 1 and (required[0] in _WHOLE or _lookup(data, required[0]) is None):
         return model(data)
     arguments: dict[str, Any] = {}
     for parameter in parameters:
         value = _lookup(data, parameter.name)
+        if value is None and parameter.name in required and "edge" in parameter.name:
+            value = _lookup(data, "edge_index")  # whatever the user calls them
         if value is None and parameter.name == "batch" and parameter.name in required:
             value = torch.zeros(data.num_nodes, dtype=torch.long, device=_device(data))
         if value is not None:

@@ -6,7 +6,7 @@ import inspect
 import random
 from collections.abc import Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,13 +17,33 @@ from torch.utils.hooks import RemovableHandle
 
 from virgo.errors import LayerError, VirgoError
 from virgo.layers import is_layer
+from virgo.network.dgl_graphs import is_dgl_graph
 from virgo.network.inputs import Forward, Inputs, run
 
-_CACHES = ("_cached_edge_index", "_cached_adj_t", "_cached_x")
+_CACHES = ("_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h")
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The module inside ``torch.compile`` and ``DataParallel`` wrappers."""
+    """The module inside ``torch.compile`` and ``DataParallel`` wrappers.
+
+    Raises:
+        LayerError: if this is no module, or one whose parameters hold no numbers to work with.
+    """
+    if not isinstance(cast(object, model), nn.Module):
+        raise LayerError(
+            f"model: expected a torch.nn.Module, got {model!r}. Pass the model itself, built."
+        )
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta and not is_lazy(parameter):
+            raise LayerError(
+                f"{name}: expected numbers, got a parameter on the meta device. Give the model "
+                f"memory first: model.to_empty(device='cpu'), then model.reset_parameters()."
+            )
+        if not is_lazy(parameter) and parameter.is_inference():
+            raise LayerError(
+                f"{name}: expected a parameter that can be trained, got one made under "
+                f"torch.inference_mode. Build the model outside of it."
+            )
     while True:
         if isinstance(getattr(model, "_orig_mod", None), nn.Module):
             model = model._orig_mod  # type: ignore[assignment]
@@ -180,8 +200,11 @@ def float_tensors(value: Any) -> list[Tensor]:
 
 
 def received(arguments: dict[str, Any]) -> list[Tensor]:
-    """The node features a layer was called with: its first argument, whatever its name."""
-    return float_tensors(next(iter(arguments.values()), None))
+    """The node features a layer was called with: its first argument, whatever its name.
+
+    DGL's layers take the graph before them.
+    """
+    return float_tensors(next((a for a in arguments.values() if not is_dgl_graph(a)), None))
 
 
 @contextmanager

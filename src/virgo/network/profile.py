@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from virgo.errors import LayerError, VirgoError
-from virgo.layers import is_message_passing
+from virgo.layers import is_dgl_layer, is_message_passing
 from virgo.network.inputs import Forward, Inputs, run
 from virgo.network.modules import arguments_of, float_tensors, hooked, preserved, received
 from virgo.network.probe import Loss, wide
@@ -51,6 +51,7 @@ class UnitCall:
     dead: float = 0.0  # share of columns that are zero in every row
     rank: float = math.nan  # effective rank of (a sample of) the rows
     gradient: float = math.nan
+    received: float = math.nan  # mean square of its input
     variance: float = math.nan  # over columns, mean over rows: the paper's definition
     gradient_variance: float = math.nan
     parents: dict[int, Link] = field(default_factory=dict)
@@ -225,11 +226,11 @@ class _Recorder:
                 self.open.append(None)
                 return
             tensors = received(arguments_of(unit, args, kwargs))
-            call = UnitCall(path, math.nan, 0, 0)
+            call = UnitCall(path, math.nan, 0, 0, received=mean_square(tensors))
             call.parents = self._links(tensors)
             call.from_input = not call.parents
             if not self.result.calls:
-                self.result.entry = mean_square(tensors)
+                self.result.entry = call.received
             self.open.append(call)
 
         return hook
@@ -242,6 +243,8 @@ class _Recorder:
         index = len(self.result.calls)
         self.result.calls.append(call)
         first = tensors[0].detach()
+        if is_dgl_layer(unit) and first.dim() > 2:
+            first = first.flatten(1)  # DGL keeps attention heads apart
         call.signal, call.rows = mean_square(tensors), first.size(0) if first.dim() else 1
         call.width = first.size(-1) if first.dim() else 1
         if first.dim() == 2 and first.layout == torch.strided:

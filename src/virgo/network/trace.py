@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from virgo.errors import LayerError, VirgoError
+from virgo.network.dgl_graphs import edges_of, is_dgl_graph
 from virgo.network.inputs import Forward, Inputs, run
 from virgo.network.modules import (
     arguments_of,
@@ -28,6 +29,20 @@ from virgo.network.modules import (
     received,
 )
 
+#: Autograd nodes of activations, and what `torch.nn.functional` calls them; the number that
+#: shapes one, where it has one, is saved in the node under the name given.
+_ACTIVATIONS: dict[str, tuple[str, str]] = {
+    "ReluBackward0": ("relu", ""),
+    "LeakyReluBackward0": ("leaky_relu", "negative_slope"),
+    "EluBackward0": ("elu", "alpha"),
+    "GeluBackward0": ("gelu", ""),
+    "TanhBackward0": ("tanh", ""),
+    "SigmoidBackward0": ("sigmoid", ""),
+    "SiluBackward0": ("silu", ""),
+    "SoftplusBackward0": ("softplus", ""),
+    "MishBackward0": ("mish", ""),
+    "HardtanhBackward0": ("hardtanh", ""),
+}
 _SOFTMAX = ("LogSoftmaxBackward0", "SoftmaxBackward0")
 
 
@@ -55,6 +70,7 @@ class Trace:
     logits: bool = False
     output: Any = None
     inputs: Inputs | None = None
+    activations: tuple[tuple[str, float | None], ...] = ()  # between layers: name and number
 
     @cached_property
     def children(self) -> list[list[int]]:
@@ -104,7 +120,7 @@ def _watch(model: nn.Module, inputs: Inputs, forward: Forward | None) -> Trace:
             f"{type(model).__name__}: none of its message-passing layers ran in a forward pass. "
             f"Pass forward=lambda model, data: ... that runs them."
         )
-    return Trace(watcher.calls, watcher.logits, output, inputs)
+    return Trace(watcher.calls, watcher.logits, output, inputs, tuple(watcher.activations))
 
 
 def _make_leaves(inputs: Inputs) -> list[Tensor]:
@@ -131,6 +147,7 @@ class _Watcher:
         self.linears: set[Any] = set()  # autograd nodes of Linear outputs outside of layers
         self.open: list[tuple[Call, list[str]]] = []  # layers that are running, outermost first
         self.passed_linear = False
+        self.activations: dict[tuple[str, float | None], None] = {}  # between layers, in order
 
     def hooks(self) -> Iterator[RemovableHandle]:
         inner: set[int] = set()
@@ -187,7 +204,11 @@ class _Watcher:
             call.own_edges = False
             return
         edges = arguments.get("edge_index", arguments.get("adj_t"))
-        if edges is None:  # a layer that calls them something else
+        graph = next((a for a in arguments.values() if is_dgl_graph(a)), None)
+        if graph is not None:
+            edges = edges_of(graph)
+            call.own_edges = edges is not None
+        elif edges is None:  # a layer that calls them something else
             edges = next((a for a in list(arguments.values())[1:] if _looks_like_edges(a)), None)
         if isinstance(edges, Tensor):
             if edges.layout != torch.strided:
@@ -218,6 +239,9 @@ class _Watcher:
         seen = set(pending)
         while pending:
             node = pending.pop()
+            if type(node).__name__ in _ACTIVATIONS:  # also a layer's own, on what it returns
+                name, number = _ACTIVATIONS[type(node).__name__]
+                self.activations[name, getattr(node, f"_saved_{number}", None)] = None
             if node in self.outputs:
                 parents.add(self.outputs[node])
                 continue

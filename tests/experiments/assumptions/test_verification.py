@@ -17,10 +17,10 @@ from torch_geometric.nn import GCN
 import virgo
 from virgo.errors import GraphError, OptionError
 from virgo.experiments.assumptions import observations as stats
-from virgo.experiments.assumptions.observations import Network
+from virgo.experiments.assumptions.observations import ObservedNetwork
 from virgo.experiments.assumptions.paper import APPENDIX, printed
 from virgo.experiments.assumptions.paths import Paths, Walks, between_pairs
-from virgo.experiments.assumptions.tables import PRINTED, Cell, refresh, to_markdown
+from virgo.experiments.assumptions.tables import PRINTED, AssumptionCell, Verified, refresh
 from virgo.experiments.assumptions.verification import LOGITS, NORMALISED, verify
 from virgo.graph.operators import Graph, Operator
 
@@ -49,11 +49,11 @@ def all_paths(length: int) -> list[tuple[int, ...]]:
 
 
 @pytest.fixture(scope="module")
-def network() -> Network:
+def network() -> ObservedNetwork:
     rng = np.random.default_rng(3)
     x = rng.random((NODES, 5)) * (rng.random((NODES, 5)) < 0.7)
     weights = [rng.normal(size=(5, WIDTH)), *rng.normal(size=(2, WIDTH, WIDTH))]
-    return Network.run(x, weights, operator())
+    return ObservedNetwork.run(x, weights, operator())
 
 
 def enumerated(length: int) -> Paths:
@@ -63,7 +63,9 @@ def enumerated(length: int) -> Paths:
     return Paths(np.array(walks), np.array(scale))
 
 
-def slow_message(network: Network, walk: tuple[int, ...]) -> tuple[list[int], list[float], float]:
+def slow_message(
+    network: ObservedNetwork, walk: tuple[int, ...]
+) -> tuple[list[int], list[float], float]:
     """delta_p, z_p and d_p of one path by the formula, number by number."""
     length, matrix = len(walk) - 1, dense()
     layers, h = [], network.x
@@ -89,7 +91,9 @@ def pearson(a: list[float], b: list[float]) -> float:
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_every_statistic_agrees_with_explicit_products(network: Network, length: int) -> None:
+def test_every_statistic_agrees_with_explicit_products(
+    network: ObservedNetwork, length: int
+) -> None:
     walks = all_paths(length)[:60]
     paths = enumerated(length)[slice(60)]
     seen = stats.observe(network, paths, np.arange(WIDTH), np.random.default_rng(0))
@@ -113,7 +117,7 @@ def test_every_statistic_agrees_with_explicit_products(network: Network, length:
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_paths_add_up_to_the_forward_pass(network: Network, length: int) -> None:
+def test_paths_add_up_to_the_forward_pass(network: ObservedNetwork, length: int) -> None:
     # with masks only for one layer: beyond, the paper multiplies masks of the same neuron t at all
     # layers, where the network has those of the neurons that a weight path passes
     paths = enumerated(length)
@@ -127,7 +131,7 @@ def test_paths_add_up_to_the_forward_pass(network: Network, length: int) -> None
         np.testing.assert_allclose(opened, np.maximum(network.before[0], 0), atol=1e-9)
 
 
-def test_a_weight_path_is_one_product_of_the_sum(network: Network) -> None:
+def test_a_weight_path_is_one_product_of_the_sum(network: ObservedNetwork) -> None:
     paths = enumerated(2)
     rows = network.weight_path(paths, np.random.default_rng(0))
     first, second, _ = network.weights
@@ -297,8 +301,8 @@ def test_features_decide_how_alike_paths_are() -> None:
         assert mixed.message_paths.row(stats.OUT_OF).cells[length].mean > 0.3
 
 
-def test_biased_weights_open_every_path(network: Network) -> None:
-    positive = Network.run(network.x, [np.abs(w) for w in network.weights], operator())
+def test_biased_weights_open_every_path(network: ObservedNetwork) -> None:
+    positive = ObservedNetwork.run(network.x, [np.abs(w) for w in network.weights], operator())
     live = network.x.any(axis=1)
     for length in (1, 2, 3):
         paths = enumerated(length)
@@ -320,10 +324,10 @@ def test_chance_is_what_independent_neurons_give() -> None:
 
 
 def test_undefined_correlations_are_left_out_and_counted() -> None:
-    cell = Cell.of([np.array([1.0, np.nan, 3.0]), np.array([2.0, 4.0])])
+    cell = AssumptionCell.of([np.array([1.0, np.nan, 3.0]), np.array([2.0, 4.0])])
     assert (cell.mean, cell.count, cell.undefined) == (2.5, 4, 1)
     assert cell.between == pytest.approx(math.sqrt(0.5))
-    nothing = Cell.of([np.array([np.nan])])
+    nothing = AssumptionCell.of([np.array([np.nan])])
     assert math.isnan(nothing.mean)
     assert nothing.undefined == 1
 
@@ -336,7 +340,7 @@ def test_text_json_and_markdown_show_the_papers_cells(generated: Data) -> None:
     assert "0.125" in text
     plain = json.loads(found.to_json())
     assert plain["message_paths"]["rows"][0]["paper"] == [[0.83, 0.13], [0.86, 0.12], [0.84, 0.15]]
-    assert found.to_markdown() == to_markdown({"datasets": {"Cora": plain}})
+    assert found.to_markdown() == Verified({"datasets": {"Cora": plain}}).to_markdown()
     assert found.to_markdown().count("### A") == 5
     assert "paper" in str(verify(generated, paths=30, seeds=1))  # a column without entries
 

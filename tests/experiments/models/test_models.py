@@ -14,8 +14,9 @@ from torch_geometric.nn import Linear
 
 import virgo
 from virgo.experiments.models import MODELS, NGNN_TYPES, build
+from virgo.experiments.models.convolutions import operator_entries
+from virgo.experiments.tasks.encoding import Encoding, OperatorCache
 from virgo.experiments.tasks.fused import csr
-from virgo.experiments.tasks.passes import Graph, Pass
 from virgo.experiments.tasks.sampled import layerwise
 
 CONFIG = {"hidden_channels": 8, "num_layers": 3, "ngnn_type": "all", "num_ngnn_layers": 2}
@@ -45,9 +46,9 @@ def test_a_pass_to_some_nodes_is_the_network_there(name: str, layers: int, spars
     data, model = rough_graph(sparse=sparse), network(name, layers)
     nodes = torch.tensor([11, 2, 29, 27, 3])
     whole = model(data.x, data.edge_index)[nodes]
-    graph = Graph(data, model.operators)
+    graph = OperatorCache(data, model.operators)
     assert graph.is_sparse == sparse
-    part = Pass(graph, layers, nodes)(model)
+    part = Encoding.at_nodes(graph, layers, nodes)(model)
     torch.testing.assert_close(part, whole, rtol=1e-4, atol=1e-5)
     weight = torch.linspace(-1, 1, whole.numel()).view_as(whole)
     for output in (whole, part):
@@ -65,25 +66,23 @@ def test_a_pass_holds_only_what_its_nodes_see() -> None:
     line = torch.stack([torch.arange(99), torch.arange(1, 100)])  # 0 -> 1 -> ... -> 99
     data = Data(x=torch.rand(100, 4), edge_index=line, num_nodes=100)
     model = network("gcn", 3)
-    found = Pass(Graph(data, model.operators), 3, torch.tensor([50]))
+    found = Encoding.at_nodes(OperatorCache(data, model.operators), 3, torch.tensor([50]))
     assert [tuple(hop["gcn"].matrix.shape) for hop in found.hops] == [(2, 3), (1, 2)]
     assert found.first["gcn"][0].matrix.shape == (3, 4)
 
 
 def test_blocks_of_a_closed_set_are_shared() -> None:
     data, model = rough_graph(), network("gcn", 64)
-    found = Pass(Graph(data, model.operators), 64, torch.arange(30))
+    found = Encoding.at_nodes(OperatorCache(data, model.operators), 64, torch.arange(30))
     assert len({id(hop["gcn"]) for hop in found.hops}) == 1
 
 
 @pytest.mark.parametrize("rows", [1, 7, 1000])
 @pytest.mark.parametrize("name", MODELS)
 def test_layer_by_layer_is_the_whole_network(name: str, rows: int) -> None:
-    from virgo.experiments.tasks.passes import operator_edges
-
     data, model = rough_graph(sparse=False), network(name).eval()
     operators = {
-        key: csr(*operator_edges(key, data.edge_index, 30), (30, 30)) for key in model.operators
+        key: csr(*operator_entries(key, data.edge_index, 30), (30, 30)) for key in model.operators
     }
     with torch.no_grad():
         found = layerwise(model, operators, data.x, rows)

@@ -11,11 +11,20 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
 import virgo
-from virgo.experiments.models import molecules, pooled
+from virgo.experiments.models import from_recipe, molecules
 from virgo.experiments.models.molecules import MoleculeGCNConv, MoleculeGINConv
 
 BONDS = (5, 6, 2)
 SMALL = {"hidden_channels": 8, "num_layers": 3}
+
+
+def build_pooled(name: str, in_channels: int, out_channels: int, config: dict[str, Any]) -> Any:
+    sizes = {"in_channels": in_channels, "out_channels": out_channels}
+    return from_recipe(name, {"form": "pooled", **sizes}, config)
+
+
+def build_molecules(name: str, out_channels: int, config: dict[str, Any]) -> Any:
+    return from_recipe(name, {"form": "molecule", "out_channels": out_channels}, config)
 
 
 def social(seed: int = 0, graphs: int = 6, width: int = 9) -> list[Data]:
@@ -68,8 +77,8 @@ def form(name: str) -> tuple[Any, list[Data]]:
     """A small network of either form by its name, and graphs for it."""
     torch.manual_seed(0)
     if name.startswith("molecule"):
-        return molecules.build(name.split("-")[1], 3, SMALL), atoms()
-    return pooled.build(name, 9, 2, SMALL), social()
+        return build_molecules(name.split("-")[1], 3, SMALL), atoms()
+    return build_pooled(name, 9, 2, SMALL), social()
 
 
 NAMES = ("gcn", "gin", "molecule-gcn", "molecule-gin")
@@ -254,9 +263,9 @@ def test_a_measured_plan_evens_out_what_was_uneven(name: str) -> None:
     torch.manual_seed(0)
     sizes = {"hidden_channels": 64, "num_layers": 4}
     if name.startswith("molecule"):
-        model, graphs = molecules.build(name.split("-")[1], 3, sizes), atoms(graphs=12)
+        model, graphs = build_molecules(name.split("-")[1], 3, sizes), atoms(graphs=12)
     else:
-        model, graphs = pooled.build(name, 9, 2, sizes), social(graphs=12)
+        model, graphs = build_pooled(name, 9, 2, sizes), social(graphs=12)
     plan = virgo.init_(model, graphs, "virgo-forward", estimate="measured", num_classes=False)
     assert plan.measured["achieved"]["forward"]["range"] < 1.1
     virgo.init_(model, graphs, "lecun", num_classes=False)
@@ -276,7 +285,7 @@ def test_bonds_beyond_ogbs_are_an_error() -> None:
     with pytest.raises(virgo.GraphError, match=r"data.edge_attr: expected integers below \[5, 6"):
         called(model, wrong)
     wrong.edge_attr = wrong.edge_attr[:, :2]
-    with pytest.raises(virgo.GraphError, match=r"expected 3 integers a bond, got the shape"):
+    with pytest.raises(virgo.GraphError, match=r"expected 3 integers per bond, got the shape"):
         called(model, wrong)
 
 
@@ -298,8 +307,8 @@ def test_every_kind_of_bond_has_its_own_number() -> None:
 )
 def test_sizes_that_are_none_are_errors(config: dict[str, Any], message: str) -> None:
     for make in (
-        lambda: pooled.build("gcn", 4, 2, config),
-        lambda: molecules.build("gin", 1, config),
+        lambda: build_pooled("gcn", 4, 2, config),
+        lambda: build_molecules("gin", 1, config),
     ):
         with pytest.raises(virgo.OptionError, match=message):
             make()
@@ -307,6 +316,6 @@ def test_sizes_that_are_none_are_errors(config: dict[str, Any], message: str) ->
 
 def test_unknown_names_are_errors() -> None:
     with pytest.raises(virgo.OptionError, match="expected gcn or gin for graph classification"):
-        pooled.build("sage", 4, 2, {})
+        build_pooled("sage", 4, 2, {})
     with pytest.raises(virgo.OptionError, match="got 'ngnn-gcn'"):
-        molecules.build("ngnn-gcn", 1, {})
+        build_molecules("ngnn-gcn", 1, {})

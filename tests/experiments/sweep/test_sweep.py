@@ -38,10 +38,10 @@ from virgo.cli.progress import errors
 from virgo.errors import DataError, OptionError
 from virgo.experiments.sweep import records as files
 from virgo.experiments.sweep.board import Board
-from virgo.experiments.sweep.claims import TARGET, Claim
+from virgo.experiments.sweep.claims import TARGET, TrialClaim
 from virgo.experiments.sweep.exporting import collect, export, status
 from virgo.experiments.sweep.records import Record
-from virgo.experiments.sweep.running import Keeper, run
+from virgo.experiments.sweep.running import Supervisor, run
 from virgo.experiments.sweep.storage import Storage, is_alive, myself, open_storage, url_of
 from virgo.experiments.sweep.worker import Stop, Stopped, Sweep
 
@@ -73,7 +73,7 @@ def board_of(storage: Storage, sweep: Sweep) -> Board:
     return board
 
 
-def claim_of(board: Board) -> Claim:
+def claim_of(board: Board) -> TrialClaim:
     claim = board.claim()
     assert claim is not None
     return claim
@@ -531,8 +531,8 @@ def test_a_seed_that_kills_its_workers_is_given_up(database: str, log: Path) -> 
     """As the system does to one that takes all memory. The parent sees it happen."""
     storage = open_storage(database)
     sweep = small(database, limit=1)
-    keeper = Keeper(sweep, storage, ahead=1)
-    keeper.tend(now=True)
+    supervisor = Supervisor(sweep, storage, ahead=1)
+    supervisor.tend(now=True)
     dead = of_a_dead_process()
     for death in range(3):
         board = sweep.boards(storage)[0]
@@ -541,7 +541,7 @@ def test_a_seed_that_kills_its_workers_is_given_up(database: str, log: Path) -> 
         claim.begin(dead, PLAIN)
         if death == 0:
             claim.record(0, result(0))
-        keeper.bury(dead, "SIGKILL")
+        supervisor.bury(dead, "SIGKILL")
     board.look()
     assert claim_of(board).missing == [2]
     found = board.results(next(iter(board._configs)))
@@ -618,7 +618,7 @@ def test_ctrl_c_loses_only_what_was_in_flight(
         victim.start()
         assert victim.wait_for(7)
         assert victim.press_ctrl_c() == 130
-        assert "the same command goes on from here" in victim.said.read_text()
+        assert "the same command resumes from here" in victim.said.read_text()
         storage = open_storage(database)
         assert all(one.running == 0 for one in status(storage))
         storage.close()
@@ -723,7 +723,7 @@ def test_the_command_is_interrupted(
 ) -> None:
     more = ["--dataset", "like:cora@interrupt"]
     assert main(command(database, tmp_path, *more)) == 130
-    assert "the same command goes on from here" in capsys.readouterr().err
+    assert "the same command resumes from here" in capsys.readouterr().err
     assert main(command(database, tmp_path, *more)) == 0
     assert len(files.read(tmp_path / "table1.jsonl")) == 2
 
@@ -748,7 +748,7 @@ def test_without_optuna_the_extra_is_named() -> None:
 
 def test_the_bar_shows_pace_and_best(database: str) -> None:
     done = run(small(database, inits=("xavier", "virgo-backward")), 0)
-    assert "an hour, 0:00:00 left" in sweeping._pace(done)
+    assert "per hour, 0:00:00 left" in sweeping._pace(done)
     with errors.capture() as captured:
         errors.print(sweeping._best(done))
     assert "virgo-backward" in captured.get()

@@ -25,7 +25,7 @@ from virgo.experiments.sweep import grids, records
 from virgo.experiments.sweep.paper import printed
 from virgo.experiments.sweep.records import Record
 from virgo.experiments.sweep.selection import Chosen, Space, select
-from virgo.experiments.sweep.tables import Place, Table, build
+from virgo.experiments.sweep.tables import Place, ResultsTable, build
 from virgo.experiments.sweep.verdicts import overlap_of
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -102,7 +102,7 @@ LEVELS = dict.fromkeys(grids.inits("table1"), 0.80)
 
 
 @pytest.fixture(scope="module")
-def table1() -> Table:
+def table1() -> ResultsTable:
     """Cora with a clear winner of ours, CiteSeer with a classic one, PubMed with none."""
     given = [
         *grid_records("cora", means={**LEVELS, "virgo-backward": 0.82}),
@@ -354,7 +354,7 @@ def test_nothing_is_nothing() -> None:
 # --- ranks and verdicts -------------------------------------------------------------------------
 
 
-def test_the_whole_of_table_1(table1: Table) -> None:
+def test_the_whole_of_table_1(table1: ResultsTable) -> None:
     assert [str(place) for place in table1.places][:2] == ["cora, gcn", "citeseer, gcn"]
     cell = table1.cell("cora", "virgo-backward")
     assert (cell.rank, cell.n) == (1, 10)
@@ -371,7 +371,7 @@ def test_the_whole_of_table_1(table1: Table) -> None:
     assert table1.verdict("ogbn-products", "sage").answer == "not run"
 
 
-def test_partial_cells_are_marked_and_corrected_on_their_own(table1: Table) -> None:
+def test_partial_cells_are_marked_and_corrected_on_their_own(table1: ResultsTable) -> None:
     cell = table1.cell("pubmed", "xavier")
     assert cell.chosen is not None
     assert cell.chosen.label == "partial (12 of 144 configurations)"
@@ -744,7 +744,7 @@ def test_a_picture_without_curves_says_so() -> None:
 # --- formats ------------------------------------------------------------------------------------
 
 
-def test_markdown_is_rectangular_and_marked(table1: Table) -> None:
+def test_markdown_is_rectangular_and_marked(table1: ResultsTable) -> None:
     text = table1.to_markdown()
     for block in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.strip().split("\n")}) == 1
@@ -759,7 +759,7 @@ def test_markdown_is_rectangular_and_marked(table1: Table) -> None:
     assert "commit abc" in text
 
 
-def test_latex_has_as_many_cells_in_each_row(table1: Table) -> None:
+def test_latex_has_as_many_cells_in_each_row(table1: ResultsTable) -> None:
     text = table1.to_latex()
     lines = [line for line in text.split("\n") if not line.startswith("%")]
     assert lines[0] == r"\begin{tabular}{lcccccc}"
@@ -784,7 +784,7 @@ def test_latex_escapes_what_a_name_may_hold() -> None:
     assert wanted in text
 
 
-def test_csv_has_a_line_a_cell_with_its_rank(table1: Table) -> None:
+def test_csv_has_a_line_a_cell_with_its_rank(table1: ResultsTable) -> None:
     rows = list(csv.DictReader(io.StringIO(table1.to_csv())))
     assert len(rows) == len(table1.cells) == 6 * 8
     by = {(row["dataset"], row["init"]): row for row in rows}
@@ -798,7 +798,7 @@ def test_csv_has_a_line_a_cell_with_its_rank(table1: Table) -> None:
     assert by["ogbn-arxiv", "lecun"]["test_mean"] == ""
 
 
-def test_json_is_strict_and_has_the_seeds(table1: Table) -> None:
+def test_json_is_strict_and_has_the_seeds(table1: ResultsTable) -> None:
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is not JSON")
 
@@ -833,7 +833,7 @@ class Page(html.parser.HTMLParser):
         self.words.append(data)
 
 
-def test_html_is_whole_and_needs_nothing_else(table1: Table) -> None:
+def test_html_is_whole_and_needs_nothing_else(table1: ResultsTable) -> None:
     text = table1.to_html()
     page = Page(text)
     assert page.open == []
@@ -856,7 +856,7 @@ def test_html_and_markdown_escape_what_a_name_may_hold() -> None:
     assert r"\|\*\`\_" in found.to_markdown()
 
 
-def test_text_is_aligned_for_a_terminal(table1: Table) -> None:
+def test_text_is_aligned_for_a_terminal(table1: ResultsTable) -> None:
     lines = str(table1).split("\n")
     start = next(i for i, line in enumerate(lines) if line.startswith("method "))
     assert lines[start + 1].startswith("-----")
@@ -868,7 +868,7 @@ def test_text_is_aligned_for_a_terminal(table1: Table) -> None:
 # --- pictures -----------------------------------------------------------------------------------
 
 
-def test_the_picture_of_a_table_shows_differences_to_xavier(table1: Table) -> None:
+def test_the_picture_of_a_table_shows_differences_to_xavier(table1: ResultsTable) -> None:
     pytest.importorskip("matplotlib")
     figure = table1.figure()
     panels = [axes for axes in figure.axes if axes.get_visible()]
@@ -899,12 +899,12 @@ def test_a_picture_of_nothing_says_so(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["md", "tex", "csv", "html", "json", "txt", "svg"])
-def test_save_goes_by_the_ending(ending: str, table1: Table, tmp_path: Path) -> None:
+def test_save_goes_by_the_ending(ending: str, table1: ResultsTable, tmp_path: Path) -> None:
     path = table1.save(tmp_path / "new" / f"table.{ending}")
     assert path.stat().st_size > 1000
 
 
-def test_save_refuses_other_endings(table1: Table, tmp_path: Path) -> None:
+def test_save_refuses_other_endings(table1: ResultsTable, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"a path that ends in \.md.*got 'table.doc'"):
         table1.save(tmp_path / "table.doc")
 
@@ -991,12 +991,13 @@ def test_a_storage_that_is_not_there(run: Callable[..., int]) -> None:
 
 def test_the_storage_and_its_records_give_the_same_table(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
-    running = pytest.importorskip("virgo.experiments.sweep.running")
-    storage = running.open_storage(tmp_path / "sweep.db")
+    from virgo.experiments.sweep.board import Board
+    from virgo.experiments.sweep.exporting import export
+    from virgo.experiments.sweep.storage import open_storage
+
+    storage = open_storage(tmp_path / "sweep.db")
     cells = grids.cells("table1", ["cora"], ["gcn"], ["xavier", "virgo-forward"], limit=3)
     try:
-        from virgo.experiments.sweep.board import Board
-
         for cell in cells:
             board = Board(storage, cell, seeds=2)
             board.tidy()
@@ -1006,7 +1007,7 @@ def test_the_storage_and_its_records_give_the_same_table(tmp_path: Path) -> None
                     value = 0.7 + 0.01 * seed + claim.config["lr"]
                     claim.record(seed, result(seed, value, value))
                 claim.finish()
-        running.export(storage, "table1", tmp_path)
+        export(storage, "table1", tmp_path)
     finally:
         storage.close()
     stored = command.load("table1", str(tmp_path / "sweep.db"), tmp_path)
@@ -1034,7 +1035,7 @@ def test_thirty_thousand_seeds_take_no_time(tmp_path: Path) -> None:
     assert "144 of 144" in text
 
 
-def test_the_order_of_records_does_not_matter(table1: Table) -> None:
+def test_the_order_of_records_does_not_matter(table1: ResultsTable) -> None:
     given = grid_records("cora", means={**LEVELS, "virgo-backward": 0.82})
     random.Random(0).shuffle(given)
     again = build("table1", given)

@@ -17,12 +17,13 @@ from torch_geometric.data import Batch, Data, InMemoryDataset
 
 import virgo
 from virgo.data import Dataset
+from virgo.experiments.models.convolutions import operator_entries
 from virgo.experiments.tasks import Outcome, Seeds, Settings, Training, checkpoint
 from virgo.experiments.tasks import graph as graph_task
 from virgo.experiments.tasks.graph import GraphTask
+from virgo.experiments.tasks.graph.batches import dropped
 from virgo.experiments.tasks.graph.labels import masked_loss, score
 from virgo.experiments.tasks.graph.merged import Merged, ranges
-from virgo.experiments.tasks.passes import operator_edges
 
 CONFIG = {
     "hidden_channels": 8,
@@ -117,7 +118,7 @@ def test_an_operator_on_some_graphs_is_that_of_their_batch(name: str, chosen: li
     graphs = rough()
     data = Batch.from_data_list([graphs[i] for i in chosen])
     n = data.num_nodes
-    row, col, value = operator_edges(name, data.edge_index, n)
+    row, col, value = operator_entries(name, data.edge_index, n)
     expected = torch.zeros(n, n).index_put((row, col), value, accumulate=True)
     found = Merged(graphs).operator(name, torch.tensor(chosen))
     torch.testing.assert_close(found.matrix.to_dense(), expected)
@@ -232,7 +233,10 @@ def test_the_loop_is_a_plain_pyg_loop(task: GraphTask, name: str) -> None:
             valid = score(dataset.metric, *output(split["valid"]))
         told = ours.advance()
         assert told.loss == pytest.approx(np.mean(losses), rel=1e-3)
-        assert told.valid == pytest.approx(valid, abs=0.02)
+        # Adam turns the rounding errors of biases before a BatchNorm, whose gradient is zero, into
+        # whole steps, so one graph of the validation part may tip over
+        tip = 1 / len(split["valid"]) if dataset.metric == "accuracy" else 0.0
+        assert told.valid == pytest.approx(valid, abs=0.02 + tip)
 
 
 # --- folds --------------------------------------------------------------------------------------
@@ -395,16 +399,14 @@ def test_a_continued_run_is_an_undisturbed_one(task: GraphTask, name: str, tmp_p
 def test_masks_change_with_the_epoch_and_keep_their_share() -> None:
     h = torch.ones(200, 50)
     for relu in (True, False):
-        one, other = (
-            graph_task.dropped(0.4, np.random.default_rng([0, epoch]), h, relu) for epoch in (1, 2)
-        )
+        one, other = (dropped(0.4, np.random.default_rng([0, epoch]), h, relu) for epoch in (1, 2))
         assert not torch.equal(one, other)
         # five standard deviations of a binomial share
         assert abs((one > 0).float().mean().item() - 0.6) < 5 * math.sqrt(0.24 / h.numel())
         assert one.max().item() == pytest.approx(1 / 0.6)
-    negative = graph_task.dropped(0.4, np.random.default_rng(0), -h, False)
+    negative = dropped(0.4, np.random.default_rng(0), -h, False)
     assert negative.min().item() == pytest.approx(-1 / 0.6)
-    assert torch.equal(graph_task.dropped(0.0, np.random.default_rng(0), -h, False), -h)
+    assert torch.equal(dropped(0.0, np.random.default_rng(0), -h, False), -h)
 
 
 def test_a_run_learns() -> None:
@@ -583,7 +585,7 @@ def binary(labels: Sequence[float], **split: Any) -> Dataset:
         (made([ring(3, 5)] * 10), r"expected classes in 0..1, got 5..5"),
         (made([ring(3, n % 2) for n in range(9)]), "expected at least 10 graphs, got 9"),
         (made([]), "expected graphs, got none"),
-        (made([ring(3), ring(4, width=5)]), "expected 4 features a node as in the first graph"),
+        (made([ring(3), ring(4, width=5)]), "expected 4 features per node as in the first graph"),
         (
             made([ring(3), Data(edge_index=torch.zeros(2, 0).long(), y=torch.tensor([0]))]),
             "expected features x .* in number 1",
@@ -608,7 +610,7 @@ def binary(labels: Sequence[float], **split: Any) -> Dataset:
         ),
         (
             made([ring(3, [0.0, 1.0])] * 6, "ap", 3, train=[0], valid=[1], test=[2]),
-            "expected 3 labels a graph, got 2",
+            "expected 3 labels per graph, got 2",
         ),
     ],
     ids=[

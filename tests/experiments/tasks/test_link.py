@@ -20,14 +20,14 @@ from torch_geometric.sampler import NodeSamplerInput
 import virgo
 from virgo.data import Dataset
 from virgo.experiments.data.neighbours import NeighborSampler
+from virgo.experiments.models.convolutions import operator_entries
 from virgo.experiments.models.link import LINK_MODELS, LinkModel, Predictor, build_link, link_loss
 from virgo.experiments.tasks import Seeds, Settings, Training, checkpoint
-from virgo.experiments.tasks.fused import csr
+from virgo.experiments.tasks.encoding import Encoding
+from virgo.experiments.tasks.fused import Constant
 from virgo.experiments.tasks.link import LinkTask, pairs, ranking
 from virgo.experiments.tasks.link import batches as link_batches
-from virgo.experiments.tasks.link.batches import ClusterBatches, SampledBatches, WholeGraph
-from virgo.experiments.tasks.link.blocks import Blocked, Blocks, by_degree, constant
-from virgo.experiments.tasks.link.encoding import Encoding, weighted_edges
+from virgo.experiments.tasks.link.batches import ClusterBatches, SampledLinkBatches, WholeGraphLinks
 from virgo.experiments.tasks.link.negatives import NonEdges, Pairs, Targets, negatives_for
 
 CONFIG = {
@@ -146,46 +146,24 @@ def test_a_model_is_sized_by_the_graph() -> None:
         build_link("gin", 5, 30, config)
 
 
-# --- operators in blocks ------------------------------------------------------------------------
+# --- operators ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(300, 300), (300, 170), (129, 64)])
-def test_blocks_are_the_matrix(shape: tuple[int, int]) -> None:
-    rng = np.random.default_rng(0)
-    row, col = (torch.from_numpy((n * rng.random(9000) ** 3).astype(np.int64)) for n in shape)
-    value = torch.rand(9000)
-    dense = torch.zeros(shape).index_put_((row, col), value, accumulate=True)
-    blocks = Blocks(row, col, value, shape)
-    assert blocks.blocks
-    other = torch.randn(shape[1], 7)
-    torch.testing.assert_close(blocks @ other, dense @ other, rtol=1e-5, atol=1e-4)
-    assert blocks.work < min(9000, dense.numel())  # the very reason to have them
-
-
-def test_the_form_follows_density() -> None:
-    full, thin = uneven(300, 30000), uneven(3000, 3000)
-    order = by_degree(full, 300)
-    assert order is not None
-    degree = torch.bincount(full[0], minlength=300)[order]
-    assert (degree.diff() <= 0).all()
-    assert by_degree(thin, 3000) is None
-    ones = torch.ones(full.size(1))
-    sorted_ = torch.argsort(order)[full]
-    assert isinstance(constant(*sorted_, ones, (300, 300)), Blocked)
-    found = constant(*thin, torch.ones(thin.size(1)), (3000, 3000))
-    assert found.matrix.layout == torch.sparse_csr
-    empty = torch.zeros(2, 0, dtype=torch.long)
-    assert constant(*empty, torch.ones(0), (5, 5)).work == 0
-
-
-@pytest.mark.parametrize("form", ["dense", "sparse", "blocked", "auto"])
+@pytest.mark.parametrize("form", ["dense", "sparse"])
 def test_products_have_gradients(form: str) -> None:
     edges = uneven(150, 9000)
     value = torch.rand(edges.size(1))
     dense = torch.zeros(150, 150).index_put_(tuple(edges), value, accumulate=True)
+    sparse = Constant.sparse(*edges, value, (150, 150))
+    constant = Constant.dense(dense) if form == "dense" else sparse
     x, probe = torch.randn(150, 6, requires_grad=True), torch.randn(150, 6)
-    ((constant(*edges, value, (150, 150), form) @ x) * probe).sum().backward()
+    ((constant @ x) * probe).sum().backward()
     torch.testing.assert_close(x.grad, dense.t() @ probe, rtol=1e-5, atol=1e-4)
+
+
+def test_an_empty_operator_costs_nothing() -> None:
+    empty = torch.zeros(2, 0, dtype=torch.long)
+    assert Constant.sparse(*empty, torch.ones(0), (5, 5)).work == 0
 
 
 # --- the encoder --------------------------------------------------------------------------------
@@ -196,11 +174,11 @@ def test_weights_enter_gcn_as_in_pyg() -> None:
     weight = torch.tensor([2.0, 2.0, 3.0, 3.0, 5.0, 1.0, 1.0])
     expected_edges, expected = gcn_norm(edges, weight, 4)
     dense = torch.zeros(4, 4).index_put_(tuple(expected_edges.flip(0)), expected, accumulate=True)
-    target, source, value = weighted_edges("gcn", edges, 4, weight)
+    target, source, value = operator_entries("gcn", edges, 4, weight)
     found = torch.zeros(4, 4).index_put_((target, source), value, accumulate=True)
     torch.testing.assert_close(found, dense)
     assert torch.equal(
-        weighted_edges("mean", edges, 4, weight)[2], weighted_edges("mean", edges, 4)[2]
+        operator_entries("mean", edges, 4, weight)[2], operator_entries("mean", edges, 4)[2]
     )
 
 
@@ -215,11 +193,10 @@ def test_the_encoding_is_pygs_pass(dataset: str, size: tuple[int, int], model_na
     task, data = LinkTask(whole), whole.data
     model = model_for(task, model_name, num_layers=3, ngnn_type="all").eval()
     encoding = task.encoding(model)
-    assert (encoding.order is None) == (size == (400, 300))
     weight = data.get("edge_weight")
     learned = None if model.embedding is None else model.embedding.weight
     reference = model(data.x, data.edge_index, weight)
-    found = encoding(model.encoder, learned)[encoding.rows(torch.arange(size[0]))]
+    found = encoding(model.encoder, learned)
     torch.testing.assert_close(found, reference, rtol=1e-4, atol=1e-5)
     probe = torch.randn(reference.shape)
     grads = []
@@ -534,10 +511,8 @@ def test_one_epoch_meets_every_edge_once() -> None:
     task = LinkTask(tiny())
     model, settings = model_for(task), Settings.of(CONFIG)
     batches = task.batches(model, settings, Seeds.of(0))
-    assert isinstance(batches, WholeGraph)
-    node_of = batches.encoding.order
-    node_of = torch.arange(40) if node_of is None else node_of
-    met = [node_of[s.positive] for s in batches.steps(model, np.random.default_rng(0), 1)]
+    assert isinstance(batches, WholeGraphLinks)
+    met = [step.positive for step in batches.steps(model, np.random.default_rng(0), 1)]
     assert [part.size(1) for part in met[:-1]] == [40] * (len(met) - 1)
     edges = torch.cat(met, 1)
     expected = task.positive
@@ -550,7 +525,7 @@ def test_an_epoch_of_samples_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     settings = Settings.of(CONFIG | {"num_neighbors": [1, 1], "batch_size": 3})
     model = model_for(task, "sage")
     batches = task.batches(model, settings, Seeds.of(0))
-    assert isinstance(batches, SampledBatches)
+    assert isinstance(batches, SampledLinkBatches)
     sizes = [s.positive.size(1) for s in batches.steps(model, np.random.default_rng(0), 1)]
     assert sizes == [3] * 7
 
@@ -627,21 +602,17 @@ def test_datasets_in_ogbs_layout_train(
 
 @pytest.mark.slow
 @pytest.mark.data
-def test_ddi_is_blocked_and_exact(data_root: Path) -> None:
+def test_ddi_is_encoded_as_by_pyg(data_root: Path) -> None:
     if not (data_root / "ogbl_ddi" / "raw").is_dir():
         pytest.skip(f"no real data: {data_root} has no ogbl_ddi/raw")
     task = LinkTask(virgo.data.load("ogbl-ddi", data_root))
-    model = model_for(task, hidden_channels=16)
-    encoding = task.encoding(model)
-    operator = encoding.hops[0]["gcn"]
-    assert isinstance(operator, Blocked)
-    entries = task.dataset.data.num_edges + 4267
-    assert operator.work < 0.6 * entries
-    target, source, value = weighted_edges("gcn", task.dataset.data.edge_index, 4267)
-    x = torch.randn(4267, 16)
-    expected = csr(target, source, value, (4267, 4267)) @ x
-    assert encoding.order is not None
-    found = (operator @ x[encoding.order])[torch.argsort(encoding.order)]
+    model = model_for(task, hidden_channels=16).eval()
+    operator = task.encoding(model).hops[0]["gcn"]
+    assert isinstance(operator, Constant)
+    assert operator.work == task.dataset.data.num_edges + 4267
+    with torch.no_grad():
+        found = task.encoding(model)(model.encoder, model.learned())
+        expected = model(None, task.dataset.data.edge_index)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -16,10 +16,10 @@ import virgo
 from virgo.data import Dataset
 from virgo.experiments import tasks
 from virgo.experiments.data.ogb_files import evaluator
+from virgo.experiments.models.convolutions import operator_entries
 from virgo.experiments.tasks import NodeTask, Outcome, Seeds, Settings, Training, run
 from virgo.experiments.tasks.fused import Constant, relu_dropout
 from virgo.experiments.tasks.metrics import accuracy, rocauc
-from virgo.experiments.tasks.passes import operator_edges
 
 SMALL = {"hidden_channels": 16, "num_layers": 2, "lr": 0.01, "epochs": 30, "dropout": 0.5}
 
@@ -97,7 +97,7 @@ def test_gcns_operator_is_pygs(dataset: Dataset) -> None:
     edges = torch.cat([dataset.data.edge_index, torch.tensor([[4, 4], [4, 9]])], dim=1)
     index, weight = gcn_norm(edges, num_nodes=600)
     theirs = torch.zeros(600, 600).index_put((index[1], index[0]), weight, accumulate=True)
-    target, source, value = operator_edges("gcn", edges, 600)
+    target, source, value = operator_entries("gcn", edges, 600)
     ours = torch.zeros(600, 600).index_put((target, source), value, accumulate=True)
     torch.testing.assert_close(ours, theirs)
 

@@ -23,7 +23,7 @@ import virgo
 from virgo.cli import main
 from virgo.cli.planning import OPERATORS, chain
 from virgo.errors import GraphError, LayerError, OptionError
-from virgo.graph import csr, disk, kernels, neighbourhoods
+from virgo.graph import csr, disk, neighbourhoods, threads
 from virgo.graph.operators import Graph, Operator
 from virgo.graph.vectors import column, extent, magnitudes, root_of_squares, scaled, squared_norm
 from virgo.network import graph_inputs
@@ -114,9 +114,9 @@ def test_sums_do_not_depend_on_threads(tmp_path: Path, monkeypatch: pytest.Monke
     there = stored(tmp_path, edges(500, 20_000), 500)
     x = np.random.default_rng(2).standard_normal(500)
     alone = there.gcn()(x)
-    monkeypatch.setattr(kernels, "_WORTH_THREADS", 0)
+    monkeypatch.setattr(threads, "_WORTH_THREADS", 0)
     for cores in (1, 2, 7):
-        monkeypatch.setattr(kernels, "cores", lambda cores=cores: cores)
+        monkeypatch.setattr(threads, "cores", lambda cores=cores: cores)
         np.testing.assert_array_equal(there.gcn()(x), alone)
 
 
@@ -148,7 +148,7 @@ def test_a_used_graph_is_copied_by_its_path(tmp_path: Path) -> None:
     [
         ([[0, -1], [1, 2]], None, "edge_index: expected ids from 0 to 2, got -1 to 2"),
         ([[0, 5], [1, 2]], None, "edge_index: expected ids from 0 to 2, got 0 to 5"),
-        ([[0, 1], [1, 2]], [1.0], "edge_weight: expected 2 numbers, one an edge, got 1"),
+        ([[0, 1], [1, 2]], [1.0], "edge_weight: expected 2 numbers, one per edge, got 1"),
         ([[0, 1], [1, 2], [2, 0]], None, "edge_index: expected integers of shape"),
         ([[0.0, 1.0], [1.0, 2.0]], None, "edge_index: expected integers of shape"),
     ],
@@ -164,7 +164,7 @@ def test_a_graph_refuses_what_would_be_looked_up_elsewhere(
 def test_a_vector_of_another_size_is_refused(tmp_path: Path) -> None:
     there = stored(tmp_path, edges(), 60)
     for graph in (there, Graph(edges(), 60)):
-        with pytest.raises(GraphError, match="x: expected 60 numbers, one a node, got 10"):
+        with pytest.raises(GraphError, match="x: expected 60 numbers, one per node, got 10"):
             graph.sum()(np.ones(10))
 
 
@@ -222,7 +222,7 @@ def test_vectors_in_memory() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (np.ones(4), r"mean_features: expected 5 numbers, one a node, got shape \[4\]"),
+        (np.ones(4), r"mean_features: expected 5 numbers, one per node, got shape \[4\]"),
         (np.ones((5, 2)), r"got shape \[5, 2\]"),
         (np.array([1, 2, np.nan, 4, 5]), r"NaN or infinity \(first at node 2\)"),
         (np.array(list("abcde")), "expected numbers, got"),

@@ -154,17 +154,17 @@ def expected_hops(count: int) -> np.ndarray:
 def test_checkpoints(con: Any, tmp_path: Path) -> None:
     first = both(con, checkpoint=tmp_path)[1]
     np.testing.assert_allclose(hops(first, 2), expected_hops(2), **CLOSE)
-    assert len(first.home.keeper.computed) == 4  # signal, degrees, two hops
+    assert len(first.home.results.computed) == 4  # signal, degrees, two hops
     assert all((path / "_SUCCESS").exists() for path in tmp_path.glob("*.parquet"))
     second = both(con, checkpoint=tmp_path)[1]
     np.testing.assert_allclose(hops(second, 3), expected_hops(3), **CLOSE)
-    assert second.home.keeper.computed == ["gcn(improved=False, add_self_loops=True)"]
+    assert second.home.results.computed == ["gcn(improved=False, add_self_loops=True)"]
     # half of a result is none
     victim = max(tmp_path.glob("*.parquet"), key=lambda path: path.stat().st_mtime)
     max(victim.glob("part-*.parquet"), key=lambda path: path.stat().st_size).unlink()
     third = both(con, checkpoint=tmp_path)[1]
     np.testing.assert_allclose(hops(third, 3), expected_hops(3), **CLOSE)
-    assert len(third.home.keeper.computed) == 1
+    assert len(third.home.results.computed) == 1
 
 
 def watched(con: Any, name: str, act: Callable[[], None]) -> None:
@@ -248,7 +248,7 @@ def test_a_killed_executor_and_a_lost_cluster(patched: pytest.MonkeyPatch, tmp_p
         np.testing.assert_allclose(found[0], expected_hops(3), **CLOSE)
         assert min(running) not in executors()
         # what the first cluster had done was not done again
-        assert len(inside.home.keeper.resumed) == 3
-        assert inside.home.keeper.computed == ["gcn(improved=False, add_self_loops=True)"] * 2
+        assert len(inside.home.results.resumed) == 3
+        assert inside.home.results.computed == ["gcn(improved=False, add_self_loops=True)"] * 2
     finally:
         con.disconnect()

@@ -302,13 +302,13 @@ def test_a_second_run_resumes_where_the_first_one_stopped(con: Any, tmp_path: Pa
         "mean, transposed",
         "2 terms together",
     ]
-    assert first.home.keeper.computed == done
+    assert first.home.results.computed == done
     second = start()
     np.testing.assert_array_equal(run(second, 2), expected)
-    assert (second.home.keeper.computed, len(second.home.keeper.resumed)) == ([], 6)
+    assert (second.home.results.computed, len(second.home.results.resumed)) == ([], 6)
     longer = start()
     run(longer, 3)
-    assert longer.home.keeper.computed == [done[2], *done[4:]]
+    assert longer.home.results.computed == [done[2], *done[4:]]
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
@@ -321,16 +321,16 @@ def test_other_inputs_compute_anew(con: Any, tmp_path: Path) -> None:
     inside.gcn()(inside.ones())
     for other in (graph(seed=1), graph(weighted=False), graph(keep_loops=False)):
         other.gcn()(other.ones())
-        assert not other.home.keeper.resumed
+        assert not other.home.results.resumed
     same = graph()
     for op in (same.gcn(improved=True), same.gcn().T):
         op(same.ones())
     same.gcn()(scaled(same.ones(), 2.0))
-    hops = [note for note in same.home.keeper.resumed if note != "degrees"]
+    hops = [note for note in same.home.results.resumed if note != "degrees"]
     assert not hops
     turned = graph().reversed
     turned.gcn()(turned.ones())
-    assert not turned.home.keeper.resumed
+    assert not turned.home.results.resumed
 
 
 def test_an_edge_that_moved_is_another_graph(con: Any, tmp_path: Path) -> None:
@@ -364,8 +364,8 @@ def test_a_damaged_result_is_computed_again(con: Any, tmp_path: Path, damage: st
         manifest.write_text("{")
     again = start()
     np.testing.assert_allclose(run(again, 2), expected, **CLOSE)
-    assert len(again.home.keeper.computed) == 1
-    assert len(again.home.keeper.resumed) == 5
+    assert len(again.home.results.computed) == 1
+    assert len(again.home.results.resumed) == 5
 
 
 def test_an_interrupted_hop_leaves_nothing(
@@ -385,7 +385,7 @@ def test_an_interrupted_hop_leaves_nothing(
     assert sorted(tmp_path.iterdir()) == before
     again = both(con, 0, weighted=False, checkpoint=tmp_path)[1]
     again.gcn()(again.ones())
-    assert again.home.keeper.computed == []
+    assert again.home.results.computed == []
 
 
 def test_checkpoints_as_tables(tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_checkpoints_as_tables(tmp_path: Path) -> None:
     expected = run(both(con, 0, weighted=True, checkpoint="table:kept")[1], 2)
     again = both(con, 0, weighted=True, checkpoint="table:kept")[1]
     np.testing.assert_array_equal(run(again, 2), expected)
-    assert not again.home.keeper.computed
+    assert not again.home.results.computed
     con.disconnect()
 
 
@@ -585,16 +585,16 @@ def test_bad_calls(call: Callable[[Path], Any], message: str, tmp_path: Path) ->
 
 
 def test_a_cluster_needs_a_folder_that_all_of_it_reaches() -> None:
-    from virgo.graph.sql.checkpoints import keeper_for
+    from virgo.graph.sql.checkpoints import results_for
 
     session = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://host:7077"))
     cluster = SimpleNamespace(
         name="pyspark", raw_sql=lambda query: SimpleNamespace(sparkSession=session)
     )
     with pytest.raises(OptionError, match="every executor of the cluster can write"):
-        keeper_for(cluster, None)
+        results_for(cluster, None)
     with pytest.raises(OptionError, match="'table:PREFIX' for the engine postgres"):
-        keeper_for(SimpleNamespace(name="postgres"), "folder")
+        results_for(SimpleNamespace(name="postgres"), "folder")
 
 
 @pytest.mark.parametrize(

@@ -38,20 +38,15 @@ CHANCE = "absolute value of independent neurons"
 PER_PATH = "spread of the paths' own means"
 ALL = "all neurons of the layer"
 #: What depends on the number of neurons, and is therefore shown for all of them as well.
-WIDTH_MATTERS = (
-    ("A2", ABSOLUTE),
-    ("A3", ABSOLUTE),
-    ("A3", SQUARES_ABSOLUTE),
-    ("A4", PER_PATH),
-)
+WIDTH_MATTERS = (("A2", ABSOLUTE), ("A3", ABSOLUTE), ("A3", SQUARES_ABSOLUTE), ("A4", PER_PATH))
 
 Propagate = Callable[[Vector], Vector]
-Observations = dict[tuple[str, str], Vector]  # (table, reading) -> one number an observation
+Observations = dict[tuple[str, str], Vector]  # (table, reading) -> one number per observation
 
 
 @dataclass(frozen=True)
-class Network:
-    r"""What a forward pass leaves behind, one matrix ``[num_nodes, width]`` a layer.
+class ObservedNetwork:
+    r"""What a forward pass leaves behind, one matrix ``[num_nodes, width]`` per layer.
 
     ``before`` are the pre-activations :math:`\hat h`; ``linear`` the features times the weights,
     without graph and activation.
@@ -63,7 +58,7 @@ class Network:
     linear: tuple[Vector, ...]
 
     @classmethod
-    def run(cls, x: Vector, weights: Sequence[Vector], propagate: Propagate) -> Network:
+    def run(cls, x: Vector, weights: Sequence[Vector], propagate: Propagate) -> ObservedNetwork:
         """``weights`` are ``[in, out]``, as in ``h W``; ``propagate`` multiplies by the graph."""
         h = z = x
         before, linear = [], []
@@ -77,7 +72,7 @@ class Network:
         return cls(x, tuple(weights), tuple(before), tuple(linear))
 
     def delta(self, paths: Paths) -> Vector:
-        r""":math:`\delta_p`, a 0/1 row a path: 1 where every pre-activation on it is positive."""
+        r""":math:`\delta_p`, one row per path: 1 where every pre-activation is positive, else 0."""
         is_open = np.ones((len(paths), self.before[0].shape[1]), dtype=bool)
         for k in range(paths.length):
             is_open &= self.before[paths.length - k - 1][paths.nodes[:, k]] > 0
@@ -93,10 +88,17 @@ class Network:
         return self.delta(paths) * paths.scale[:, None] * self.source(paths)
 
     def weight_path(self, paths: Paths, rng: np.random.Generator) -> Vector:
-        r""":math:`h_{j_l,t_0}^0 w_{t_0,t_1}^0 \cdots w_{t_{l-1},t}^{l-1}` over t, one row a path.
+        r""":math:`h_{j_l,t_0}^0 w_{t_0,t_1}^0 \cdots w_{t_{l-1},t}^{l-1}` over t, one row per path.
 
         :math:`t_0` is uniform among the features that are not zero, since the others carry
-        nothing; the other neurons are uniform. A node without features gives zeros.
+        nothing; the other neurons are uniform.
+
+        Args:
+            paths: the message paths.
+            rng: of the neurons.
+
+        Returns:
+            One row per path; zeros for a node without features.
         """
         *inner, last = self.weights[: paths.length]
         out = np.zeros((len(paths), last.shape[1]))
@@ -117,7 +119,7 @@ class Network:
 def centred(rows: Vector) -> Vector:
     """Each row with mean 0 and length 1; NaN where it is constant and has no correlation."""
     means = rows.mean(axis=1, keepdims=True)
-    # rounding may leave something of a constant row, so that it is asked before
+    # checked before: rounding may leave something of a constant row
     constant = rows.max(axis=1, keepdims=True) == rows.min(axis=1, keepdims=True)
     return _directions(np.where(constant, 0.0, rows - means))
 
@@ -140,6 +142,13 @@ def over_pairs(first: Vector, second: Vector) -> Vector:
 def correlation(first: Vector, second: Vector) -> Vector:
     """Pearson's correlation, row by row.
 
+    Args:
+        first: one row per correlation.
+        second: the same.
+
+    Returns:
+        One number per row; NaN where a row is constant.
+
     >>> correlation(np.array([[1.0, 2.0, 3.0], [1.0, 1.0, 1.0]]), np.array([[2.0, 4.0, 6.0]] * 2))
     array([ 1., nan])
     """
@@ -154,6 +163,12 @@ def absolute_by_chance(neurons: int) -> tuple[float, float]:
     half-normal: mean :math:`\sqrt{2/(\pi(n-1))}`, sd :math:`\sqrt{(1-2/\pi)/(n-1)}`. It is not 0,
     and says how many neurons were compared rather than how they are related.
 
+    Args:
+        neurons: the number n.
+
+    Returns:
+        Mean and standard deviation.
+
     >>> [round(value, 2) for value in absolute_by_chance(100)]
     [0.08, 0.06]
     """
@@ -161,7 +176,7 @@ def absolute_by_chance(neurons: int) -> tuple[float, float]:
 
 
 def observe(
-    network: Network, paths: Paths, neurons: npt.NDArray[np.int64], rng: np.random.Generator
+    network: ObservedNetwork, paths: Paths, neurons: npt.NDArray[np.int64], rng: np.random.Generator
 ) -> Observations:
     """A1 to A4 on these paths and neurons, in the readings that need nothing else."""
     delta, source = network.delta(paths)[:, neurons], network.source(paths)[:, neurons]
@@ -190,7 +205,7 @@ def observe(
 
 
 def observe_clusters(
-    network: Network,
+    network: ObservedNetwork,
     walks: Walks,
     paths: Paths,
     neurons: npt.NDArray[np.int64],
@@ -208,19 +223,29 @@ def observe_clusters(
     }
 
 
-def _two(network: Network, paths: Paths, others: Paths, neurons: npt.NDArray[np.int64]) -> Vector:
+def _two(
+    network: ObservedNetwork, paths: Paths, others: Paths, neurons: npt.NDArray[np.int64]
+) -> Vector:
     different = (paths.nodes != others.nodes).any(axis=1)
     first, second = network.message(paths[different]), network.message(others[different])
     return correlation(first[:, neurons], second[:, neurons])
 
 
-def predicted_first(network: Network, walks: Walks, paths: Paths) -> Vector:
+def predicted_first(network: ObservedNetwork, walks: Walks, paths: Paths) -> Vector:
     r"""A3 for length 1 without sampling any weight: :math:`\sqrt{2/\pi}\,\cos(\tilde a_i, x_j)`.
 
     Over neurons, :math:`\hat h_i` and :math:`z_p` are the images of
     :math:`\tilde a_i = \sum_j \tilde A_{ij} x_j` and :math:`x_j` under the same random weights, so
     their correlation is the cosine of the two; and for jointly normal a, b of correlation c,
     :math:`\mathrm{corr}(1_{a>0}, b) = c\sqrt{2/\pi}`.
+
+    Args:
+        network: its features.
+        walks: its operator.
+        paths: of length 1.
+
+    Returns:
+        One number per path.
     """
     assert paths.length == 1
     assert walks.matrix.weights is not None

@@ -1,4 +1,4 @@
-"""The numbers of the paper's appendix A, as printed: table, row, then one cell a path length.
+"""The numbers of the paper's appendix A, as printed: table, row, then one cell per path length.
 
 A cell is (mean, standard deviation). The tables are named by their labels in the paper's source.
 """
@@ -48,7 +48,14 @@ APPENDIX: dict[str, dict[str, tuple[Printed, ...]]] = {
 
 
 def printed(table: str, name: str | None) -> tuple[Printed, ...]:
-    """The paper's cells for a dataset, in any usual spelling of its name; empty if it has none.
+    """The paper's cells for a dataset.
+
+    Args:
+        table: a key of :data:`APPENDIX`.
+        name: of the dataset, in any usual spelling.
+
+    Returns:
+        One cell per path length; empty if the paper has none.
 
     >>> printed("est_1c", "Cora")
     ((0.14, 0.01),)

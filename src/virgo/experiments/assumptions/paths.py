@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from virgo.errors import GraphError, OptionError
+from virgo.experiments.models.convolutions import nonzeros
 from virgo.graph.operators import Compressed, Operator, Vector
 
 Ids = npt.NDArray[np.int64]
@@ -56,31 +57,20 @@ class Paths:
 
 
 class Walks:
-    """Uniform walks over compressed rows, of which only entries that are not zero count."""
+    """Uniform walks over the nonzeros of a matrix in CSR form."""
 
     def __init__(self, rows: Ids, columns: Ids, values: Vector, num_nodes: int) -> None:
         self.matrix = Compressed.build(rows, columns, num_nodes, values)
         self.num_nodes = num_nodes
         self._entries = (rows, columns, values)
+        self._counts: list[Ids] = [np.ones(num_nodes, dtype=np.int64)]
 
     @classmethod
     def over(cls, operator: Operator) -> Walks:
         """Walks from the node where a message arrives, back to where it comes from."""
         assert operator.graph is not None
-        graph = operator.graph
-        num_nodes = graph.num_nodes
-        edges = graph.by_target
-        rows = np.repeat(np.arange(num_nodes), np.diff(edges.pointer))
-        weights = np.ones(rows.size) if edges.weights is None else edges.weights
-        every = np.arange(num_nodes)
-        rows = np.concatenate([rows, every])
-        columns = np.concatenate([edges.columns.astype(np.int64), every])
-        weights = np.concatenate([weights, np.broadcast_to(operator.loop, num_nodes)])
-        left = np.broadcast_to(operator.left, num_nodes)
-        right = np.broadcast_to(operator.right, num_nodes)
-        values = left[rows] * weights * right[columns]
-        there = values != 0
-        return cls(rows[there], columns[there], values[there], num_nodes)
+        num_nodes = operator.graph.num_nodes
+        return cls(*nonzeros(operator, num_nodes), num_nodes)
 
     @cached_property
     def T(self) -> Walks:
@@ -102,12 +92,12 @@ class Walks:
         out: Vector = (self._sparse @ torch.from_numpy(h)).numpy()
         return out
 
-    @cached_property
-    def _counts(self) -> list[Ids]:
-        return [np.ones(self.num_nodes, dtype=np.int64)]
-
     def counts(self, length: int) -> Ids:
         """How many walks of this length start at each node."""
+        return self._up_to(length)[length]
+
+    def _up_to(self, length: int) -> list[Ids]:
+        """The counts of all lengths up to this one."""
         while len(self._counts) <= length:
             longer = self._before(self._counts[-1])
             if float(longer.sum(dtype=np.float64)) > _COUNTABLE:
@@ -116,7 +106,7 @@ class Walks:
                     f"{len(self._counts)}. Take fewer layers."
                 )
             self._counts.append(longer)
-        return self._counts[length]
+        return self._counts
 
     def _before(self, counts: Ids) -> Ids:
         """One step further from the end: the sums of each row."""
@@ -154,23 +144,17 @@ class Walks:
         starts = _choose(self.counts(length), _BATCH, rng)
         return self._paths(self._walk(starts, length, rng, self._up_to(length)))
 
-    def _up_to(self, length: int) -> list[Ids]:
-        self.counts(length)
-        return self._counts
-
     def _walk(self, starts: Ids, length: int, rng: np.random.Generator, counts: list[Ids]) -> Ids:
-        """Start and places among the entries, step by step (so that double edges are two).
-
-        A step with k more to go is taken in proportion to ``counts[k]``.
-        """
+        """Start and indices of entries; with k steps to go, in proportion to ``counts[k]``."""
+        # entries rather than nodes, so that double edges are two walks
         pointer, here = self.matrix.pointer, starts
         steps = [starts]
         for left in range(length - 1, -1, -1):
             running = np.concatenate([[0], np.cumsum(counts[left][self.matrix.columns])])
             low, high = running[pointer[here]], running[pointer[here + 1]]
-            place = np.searchsorted(running, rng.integers(low, high), side="right") - 1
-            steps.append(place)
-            here = self.matrix.columns[place].astype(np.int64)
+            entry = np.searchsorted(running, rng.integers(low, high), side="right") - 1
+            steps.append(entry)
+            here = self.matrix.columns[entry].astype(np.int64)
         return np.stack(steps, axis=1)
 
     def _paths(self, steps: Ids) -> Paths:
@@ -183,8 +167,8 @@ class Walks:
         """How many paths of this length lead from ``start`` to ``end``."""
         nodes, counts = np.array([start]), np.array([1])
         for _ in range(length - 1):  # who can reach `start` in so many steps, in how many ways
-            which, place = self.T._spread(nodes)
-            reached, index = np.unique(self.T.matrix.columns[place], return_inverse=True)
+            which, entry = self.T._spread(nodes)
+            reached, index = np.unique(self.T.matrix.columns[entry], return_inverse=True)
             sums = np.zeros(reached.size, dtype=np.int64)
             np.add.at(sums, index, counts[which])
             nodes, counts = reached.astype(np.int64), sums
@@ -219,24 +203,32 @@ def between_pairs(walks: Walks, length: int, number: int, rng: np.random.Generat
 
     A pair is uniform among the pairs that have a path: the ends of a uniform path, kept with
     probability one over the number of paths between them.
+
+    Args:
+        walks: over the operator.
+        length: of the paths.
+        number: of paths.
+        rng: of the pairs.
+
+    Returns:
+        The paths, pair by pair.
     """
-    found: dict[tuple[int, int], Paths] = {}
+    pairs: dict[tuple[int, int], Paths] = {}
     total = 0
     while total < number:  # it ends: all pairs together have all paths
         few = walks.sample_few(length, rng)
-        for i in range(len(few)):
-            end, start = int(few.nodes[i, 0]), int(few.nodes[i, -1])
-            if total >= number or (end, start) in found:
+        for i, (end, start) in enumerate(few.nodes[:, [0, -1]].tolist()):
+            if total >= number or (end, start) in pairs:
                 continue
-            many = walks.number_between(end, start, length)
-            if rng.random() * many < 1.0:
-                every = (
-                    walks.between(end, start, length, number, rng) if many > 1 else few[i : i + 1]
-                )
-                found[end, start] = every
-                total += len(every)
-    nodes = np.concatenate([paths.nodes for paths in found.values()])[:number]
-    return Paths(nodes, np.concatenate([paths.scale for paths in found.values()])[:number])
+            count = walks.number_between(end, start, length)
+            if rng.random() * count < 1.0:
+                paths = few[i : i + 1]
+                if count > 1:
+                    paths = walks.between(end, start, length, number, rng)
+                pairs[end, start] = paths
+                total += len(paths)
+    nodes = np.concatenate([paths.nodes for paths in pairs.values()])[:number]
+    return Paths(nodes, np.concatenate([paths.scale for paths in pairs.values()])[:number])
 
 
 def _choose(counts: Ids, number: int, rng: np.random.Generator) -> Ids:

@@ -10,7 +10,7 @@ A4. mean of delta_p over paths and neurons;
 A5. softmax of the last layer's output, over nodes and classes.
 
 A1-A4 need as many neurons in the last layer as in the others, since delta_p multiplies them one by
-one: all layers have ``width`` outputs there. For A5 the last layer has one output a class; the
+one: all layers have ``width`` outputs there. For A5 the last layer has one output per class; the
 weights before it are the same.
 """
 
@@ -29,17 +29,15 @@ from torch_geometric.nn import GCN
 
 from virgo.errors import GraphError, OptionError
 from virgo.experiments.assumptions import observations as stats
-from virgo.experiments.assumptions.observations import Network, Observations, Propagate
+from virgo.experiments.assumptions.observations import Observations, ObservedNetwork, Propagate
 from virgo.experiments.assumptions.paper import printed
 from virgo.experiments.assumptions.paths import Walks
 from virgo.experiments.assumptions.tables import (
     PRINTED,
+    AssumptionCell,
+    AssumptionRow,
     Assumptions,
-    Cell,
-    Row,
-    Table,
-    refresh,
-    to_markdown,
+    AssumptionTable,
 )
 from virgo.experiments.data import load_citation
 from virgo.graph.operators import Vector
@@ -47,13 +45,11 @@ from virgo.init import plan
 from virgo.network import reading
 from virgo.network.inputs import Inputs
 
-__all__ = ["Assumptions", "refresh", "to_markdown", "verify", "verify_all"]
-
 LOGITS = "without the last ReLU"
 NORMALISED = "features divided by their row sums"
 Progress = Callable[[int, int], None]
 #: (length, table, reading) -> the observations of each draw; A5 has no length: 0
-Found = dict[tuple[int, str, str], list[Vector]]
+Draws = dict[tuple[int, str, str], list[Vector]]
 
 
 def verify(
@@ -72,9 +68,9 @@ def verify(
     """The five assumption tables of the paper's appendix A on the graph in ``data``.
 
     A GCN without biases is drawn with Xavier's weights ``seeds`` times; each time new message
-    paths (different ones, all equally likely; see ``paths.py``) and neurons are
-    drawn. Global random state is untouched. A cell's ``±`` is the spread over observations within
-    a draw, as in the paper; ``Cell.between`` is that of the mean from draw to draw.
+    paths (different ones, all equally likely; see ``paths.py``) and neurons are drawn. Global
+    random state is untouched. A cell's ``±`` is the standard deviation of observations within a
+    draw, as in the paper; ``AssumptionCell.between`` that of the mean from draw to draw.
 
     Args:
         data: a graph with features, as :func:`virgo.plan` takes it.
@@ -82,16 +78,21 @@ def verify(
         neurons: how many neurons are compared.
         width: outputs of each layer, at least ``neurons``. The appendix does not say how
             wide; 256 is the paper's usual width on the OGB datasets.
+        num_layers: of the GCN.
         seeds: number of draws. The paper shows one.
+        seed: of the first draw.
         num_classes: outputs of the last layer for A5; from ``data.y`` if not given.
         name: ``"cora"``, ``"citeseer"``, ``"pubmed"`` or ``"arxiv"`` to show the paper's cells.
         progress: called with (draws done, draws in all).
 
+    Returns:
+        The tables, with the paper's cells beside ours.
+
     >>> import virgo
     >>> data = virgo.data.citation_like(num_nodes=300, seed=0)
-    >>> found = verify(data, seeds=2)
+    >>> assumptions = verify(data, seeds=2)
     >>> [abs(cell.mean - 0.5**length) < 0.1 for length, cell in
-    ...  enumerate(found.delta.row().cells, start=1)]
+    ...  enumerate(assumptions.delta.row().cells, start=1)]
     [True, True, True]
     """
     _check_options(paths, neurons, width, num_layers, seeds, num_classes)
@@ -100,20 +101,19 @@ def verify(
     classes = _classes(inputs) if num_classes is None else num_classes
     walks = Walks.over(inputs.graph(inputs.data.get("edge_weight")).gcn())
     counts = [int(walks.counts(length).sum()) for length in range(1, num_layers + 1)]
-    drawn = _Weights(inputs, x.shape[1], width, num_layers, classes)
-    found: Found = defaultdict(list)
+    weights = _Weights(inputs, x.shape[1], width, num_layers, classes)
+    draws: Draws = defaultdict(list)
     for draw in range(seeds):
         rng = np.random.default_rng([seed, draw])
-        hidden, last = drawn.at(seed + draw)
-        network = Network.run(x, hidden, walks.propagate)
+        hidden, last = weights.at(seed + draw)
+        network = ObservedNetwork.run(x, hidden, walks.propagate)
         order = rng.permutation(width)
         for length in range(1, num_layers + 1):
-            for (table, row), values in _on_paths(
-                network, walks, length, paths, order, neurons, rng
-            ).items():
-                found[length, table, row].append(values)
+            seen = _on_paths(network, walks, length, paths, order, neurons, rng)
+            for (table, row), values in seen.items():
+                draws[length, table, row].append(values)
         for row, values in _on_nodes(network, last, walks.propagate).items():
-            found[0, "A5", row].append(values)
+            draws[0, "A5", row].append(values)
         if progress is not None:
             progress(draw + 1, seeds)
     settings = {
@@ -128,7 +128,7 @@ def verify(
         "edges": int(inputs.edges()[0].size(1)),
         "path_counts": counts,
     }
-    a1, a2, a3, a4, a5 = _tables(found, name, num_layers, classes, neurons, width)
+    a1, a2, a3, a4, a5 = _tables(draws, name, settings)
     return Assumptions(name, a1, a2, a3, a4, a5, settings)
 
 
@@ -141,6 +141,9 @@ def verify_all(
         graphs: names of :func:`virgo.data.load_citation`, or data by name.
         progress: called with (draws done, draws in all), dataset by dataset.
         options: of :func:`verify`.
+
+    Returns:
+        The command, and the tables by the name of the graph.
     """
     datasets: dict[str, Any] = {}
     for name in graphs:
@@ -152,7 +155,7 @@ def verify_all(
 
 
 def _on_paths(
-    network: Network,
+    network: ObservedNetwork,
     walks: Walks,
     length: int,
     number: int,
@@ -174,7 +177,7 @@ def _all(label: str) -> str:
     return f"{label}, {stats.ALL}"
 
 
-def _on_nodes(network: Network, last: Vector, propagate: Propagate) -> dict[str, Vector]:
+def _on_nodes(network: ObservedNetwork, last: Vector, propagate: Propagate) -> dict[str, Vector]:
     """A5 at all nodes: the paper does not say at which, and all have no sampling error."""
     below = np.maximum(network.before[-2], 0.0) if len(network.weights) > 1 else network.x
     logits = propagate(below @ last)
@@ -185,7 +188,7 @@ def _on_nodes(network: Network, last: Vector, propagate: Propagate) -> dict[str,
     }
 
 
-def _normalised_output(network: Network, last: Vector, propagate: Propagate) -> Vector:
+def _normalised_output(network: ObservedNetwork, last: Vector, propagate: Propagate) -> Vector:
     """The network's output for features whose rows sum to one, as DGL's loaders make them."""
     weights = [*network.weights[:-1], last]
     sums = np.abs(network.x).sum(axis=1, keepdims=True)
@@ -203,103 +206,77 @@ class _Weights:
     def __init__(
         self, inputs: Inputs, features: int, width: int, num_layers: int, classes: int
     ) -> None:
-        self.made = []
+        self._planned = []
         with torch.random.fork_rng(devices=[]):  # making a layer draws from the global state
             for outputs in (width, classes):
                 model = GCN(features, width, num_layers, out_channels=outputs, bias=False).double()
                 planned = plan(model, inputs.data, "xavier", num_classes=False)
-                self.made.append((model, planned))
+                self._planned.append((model, planned))
 
     def at(self, seed: int) -> tuple[list[Vector], Vector]:
         """All weights of the network of equal widths, and the last of the one with classes."""
         drawn: list[list[Vector]] = []
-        for model, planned in self.made:
+        for model, planned in self._planned:
             planned.apply_(model, seed=seed)
             drawn.append([conv.lin.weight.detach().numpy().T.copy() for conv in model.convs])
         return drawn[0], drawn[1][-1]
 
 
-def _chance(neurons: int, num_layers: int, label: str = stats.CHANCE) -> Row:
-    """The absolute value that the correlation of independent normal neurons has by chance."""
-    mean, sd = stats.absolute_by_chance(neurons)
-    return Row(label, (Cell(mean, sd, 0.0, 0, 0),) * num_layers)
+def _tables(draws: Draws, name: str | None, settings: Mapping[str, Any]) -> list[AssumptionTable]:
+    """A1 to A5, each row from the observations of its reading."""
+    neurons, width, classes = (settings[key] for key in ("neurons", "width", "num_classes"))
+    lengths = range(1, settings["num_layers"] + 1)
+    zero = (0.0,) * len(lengths)
 
+    def row(table: str, reading: str, paper: str | None = None) -> AssumptionRow:
+        values = [draws.get((n, table, reading)) for n in (lengths if table != "A5" else [0])]
+        cells = tuple(None if v is None else AssumptionCell.of(v) for v in values)
+        return AssumptionRow(reading, cells, printed(paper, name) if paper else ())
 
-def _tables(
-    found: Found, name: str | None, num_layers: int, classes: int, neurons: int, width: int
-) -> list[Table]:
-    lengths = tuple(range(1, num_layers + 1))
+    def rows(table: str, paper: str, *others: str | AssumptionRow) -> tuple[AssumptionRow, ...]:
+        others_rows = (row(table, each) if isinstance(each, str) else each for each in others)
+        return (row(table, PRINTED, paper), *others_rows)
+
+    def chance(number: int, reading: str = stats.CHANCE) -> AssumptionRow:
+        """The absolute value that the correlation of independent normal neurons has by chance."""
+        cell = AssumptionCell(*stats.absolute_by_chance(number), 0.0, 0, 0)
+        return AssumptionRow(reading, (cell,) * len(lengths))
+
+    a1 = rows(
+        "A1",
+        "est_mpaths",
+        *(stats.BETWEEN, stats.INTO, stats.OUT_OF, stats.NO_DELTA, stats.COSINE),
+    )
+    a2 = rows(
+        "A2",
+        "est_wpaths",
+        stats.ABSOLUTE,
+        chance(neurons // 2),
+        _all(stats.ABSOLUTE),
+        chance(width // 2, _all(stats.CHANCE)),
+    )
+    a3 = rows(
+        "A3",
+        "est_delta_wpaths_1",
+        row("A3", stats.SQUARES, "est_delta_wpaths_2"),
+        *(stats.PREDICTED, stats.ONE_WEIGHT_PATH, stats.ABSOLUTE, stats.SQUARES_ABSOLUTE),
+        chance(neurons),
+        *(_all(stats.ABSOLUTE), _all(stats.SQUARES_ABSOLUTE)),
+        chance(width, _all(stats.CHANCE)),
+    )
+    a4 = rows("A4", "est_delta", stats.PER_PATH, _all(stats.PER_PATH))
+    a5 = rows("A5", "est_1c", LOGITS, NORMALISED)
     columns = tuple(f"length {length}" for length in lengths)
-
-    def row(table: str, label: str, paper: str | None = None) -> Row:
-        draws = [found.get((length, table, label)) for length in lengths]
-        cells = tuple(None if values is None else Cell.of(values) for values in draws)
-        return Row(label, cells, printed(paper, name) if paper else ())
-
-    def rows(table: str, *labels: str) -> list[Row]:
-        return [row(table, label) for label in labels]
-
-    softmax = [Row(label, (Cell.of(found[0, "A5", label]),)) for label in (LOGITS, NORMALISED)]
-    theirs = Row(PRINTED, (Cell.of(found[0, "A5", PRINTED]),), printed("est_1c", name))
+    halves = tuple(0.5**length for length in lengths)
+    squares = "Pearson correlation between δ_p and a weight path, and of their squares"
+    ones = (1.0,) * len(lengths)
     return [
-        Table(
-            "A1",
-            "Pearson correlation between message paths",
-            columns,
-            (1.0,) * num_layers,
-            (
-                row("A1", PRINTED, "est_mpaths"),
-                *rows("A1", stats.BETWEEN, stats.INTO, stats.OUT_OF, stats.NO_DELTA, stats.COSINE),
-            ),
-        ),
-        Table(
-            "A2",
-            "Pearson correlation between weight paths",
-            columns,
-            (0.0,) * num_layers,
-            (
-                row("A2", PRINTED, "est_wpaths"),
-                *rows("A2", stats.ABSOLUTE),
-                _chance(neurons // 2, num_layers),
-                *rows("A2", _all(stats.ABSOLUTE)),
-                _chance(width // 2, num_layers, _all(stats.CHANCE)),
-            ),
-        ),
-        Table(
-            "A3",
-            "Pearson correlation between δ_p and a weight path, and of their squares",
-            columns,
-            (0.0,) * num_layers,
-            (
-                row("A3", PRINTED, "est_delta_wpaths_1"),
-                row("A3", stats.SQUARES, "est_delta_wpaths_2"),
-                *rows(
-                    "A3",
-                    stats.PREDICTED,
-                    stats.ONE_WEIGHT_PATH,
-                    stats.ABSOLUTE,
-                    stats.SQUARES_ABSOLUTE,
-                ),
-                _chance(neurons, num_layers),
-                *rows("A3", _all(stats.ABSOLUTE), _all(stats.SQUARES_ABSOLUTE)),
-                _chance(width, num_layers, _all(stats.CHANCE)),
-            ),
-        ),
-        Table(
-            "A4",
-            "success probability of δ_p",
-            columns,
-            tuple(0.5**n for n in lengths),
-            (row("A4", PRINTED, "est_delta"), *rows("A4", stats.PER_PATH, _all(stats.PER_PATH))),
-            digits=3,
-        ),
-        Table(
-            "A5",
-            "softmax output beside 1/C",
-            ("softmax",),
-            (1 / classes,),
-            (theirs, *softmax),
-            digits=3,
+        AssumptionTable("A1", "Pearson correlation between message paths", columns, ones, a1),
+        AssumptionTable("A2", "Pearson correlation between weight paths", columns, zero, a2),
+        AssumptionTable("A3", squares, columns, zero, a3),
+        AssumptionTable("A4", "success probability of δ_p", columns, halves, a4, digits=3),
+        AssumptionTable(
+            "A5", "softmax output beside 1/C", ("softmax",), (1 / classes,), a5, digits=3
         ),
     ]
 
@@ -307,16 +284,15 @@ def _tables(
 def _check_options(
     paths: int, neurons: int, width: int, num_layers: int, seeds: int, num_classes: int | None
 ) -> None:
-    classes = 2 if num_classes is None else num_classes
     lowest = {
         "paths": (paths, 2),
         "neurons": (neurons, 4),
         "num_layers": (num_layers, 1),
         "seeds": (seeds, 1),
-        "num_classes": (classes, 2),
+        "num_classes": (num_classes, 2),
     }
     for option, (value, least) in lowest.items():
-        if value < least:
+        if value is not None and value < least:
             raise OptionError(f"{option}: expected at least {least}, got {value}. Raise it.")
     if width < neurons:
         raise OptionError(

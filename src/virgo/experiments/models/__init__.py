@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from virgo.errors import OptionError
-from virgo.experiments.models.gcn import GCN
-from virgo.experiments.models.gin import GIN
-from virgo.experiments.models.network import NGNN_TYPES, Network
-from virgo.experiments.models.sage import GraphSAGE
+from virgo.experiments.models.network import (
+    GCN,
+    GIN,
+    NGNN_TYPES,
+    Config,
+    GraphSAGE,
+    Network,
+    sizes_in,
+)
 
 __all__ = ["GCN", "GIN", "MODELS", "NGNN_TYPES", "GraphSAGE", "Network", "build", "from_recipe"]
 
@@ -18,15 +23,21 @@ FAMILIES: dict[str, type[Network]] = {"gcn": GCN, "sage": GraphSAGE, "gin": GIN}
 MODELS = (*FAMILIES, "ngnn-gcn", "ngnn-sage")
 
 
-def build(name: str, in_channels: int, out_channels: int, config: Mapping[str, Any]) -> Network:
+def build(name: str, in_channels: int, out_channels: int, config: Config) -> Network:
     """The network called ``name``, sized by ``config``.
 
     Args:
         name: one of :data:`MODELS`; ``ngnn-`` inserts linear layers.
-        in_channels: features of a node.
-        out_channels: outputs of a node.
+        in_channels: features per node.
+        out_channels: outputs per node.
         config: ``hidden_channels``, ``num_layers``, ``dropout``; for NGNN also ``ngnn_type`` and
-            ``num_ngnn_layers``. Other keys are not of the network and are left alone.
+            ``num_ngnn_layers``; other keys are ignored.
+
+    Returns:
+        The network with PyTorch's initialisation.
+
+    Raises:
+        OptionError: ``name`` is not in :data:`MODELS`.
 
     >>> build("ngnn-gcn", 8, 3, {"hidden_channels": 16, "num_layers": 2}).inserted[0]
     ModuleList(
@@ -35,46 +46,45 @@ def build(name: str, in_channels: int, out_channels: int, config: Mapping[str, A
     """
     if name not in MODELS:
         raise OptionError(f"model: expected one of {', '.join(MODELS)}, got {name!r}. Choose one.")
-    sizes = {key: config[key] for key in ("hidden_channels", "num_layers") if key in config}
+    sizes = sizes_in(config)
     if name.startswith("ngnn-"):
-        ngnn = {
-            "ngnn_type": config.get("ngnn_type", "input"),
-            "num_ngnn_layers": config.get("num_ngnn_layers", 1),
-        }
-    else:
-        ngnn = {}
-    family = FAMILIES[name.removeprefix("ngnn-")]
-    return family(
-        in_channels, out_channels=out_channels, dropout=config.get("dropout", 0.0), **sizes, **ngnn
-    )
+        sizes["ngnn_type"] = config.get("ngnn_type", "input")
+        sizes["num_ngnn_layers"] = config.get("num_ngnn_layers", 1)
+    return FAMILIES[name.removeprefix("ngnn-")](in_channels, out_channels=out_channels, **sizes)
 
 
-def from_recipe(name: str, recipe: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
-    """A network of any task, from the few facts about its dataset that a checkpoint keeps.
+def from_recipe(name: str, recipe: Config, config: Config) -> Any:
+    """A network of any task, from the few facts about its dataset that a checkpoint holds.
 
     Args:
         name: of the network.
-        recipe: ``form`` and what that form needs: ``"node"``, ``"link"``, ``"pooled"`` (graphs) or
-            ``"molecule"``.
+        recipe: ``form``, which is ``"node"``, ``"link"``, ``"pooled"`` (graphs) or ``"molecule"``,
+            and the sizes that the form needs.
         config: its sizes, as :func:`build` takes them.
+
+    Returns:
+        The network with PyTorch's initialisation.
+
+    Raises:
+        OptionError: there is no network of this name in this form.
 
     >>> recipe = {"form": "node", "in_channels": 8, "out_channels": 3}
     >>> from_recipe("gcn", recipe, {"num_layers": 2}).convs[1]
     GCNConv(64, 3)
     """
-    # Each form is imported when it is asked for: molecules need an extra.
     form, sizes = recipe["form"], {key: recipe[key] for key in recipe if key != "form"}
     if form == "node":
         return build(name, **sizes, config=config)
+    # Each other form is imported when it is asked for: molecules need an extra.
     if form == "link":
         from virgo.experiments.models.link import build_link
 
         return build_link(name, **sizes, config=config)
-    if form == "pooled":
-        from virgo.experiments.models import pooled
-
-        return pooled.build(name, **sizes, config=config)
-    assert form == "molecule", form
-    from virgo.experiments.models import molecules
-
-    return molecules.build(name, **sizes, config=config)
+    module = {"pooled": "pooled", "molecule": "molecules"}[form]
+    families = import_module(f"{__name__}.{module}").FAMILIES
+    if name not in families:
+        known = " or ".join(families)
+        raise OptionError(
+            f"model: expected {known} for graph classification, got {name!r}. Choose one."
+        )
+    return families[name](**sizes, **sizes_in(config))

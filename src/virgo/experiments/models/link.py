@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
 
 from virgo.errors import OptionError
 from virgo.experiments.models import build
-from virgo.experiments.models.network import Network
+from virgo.experiments.models.network import Config, Network
 
 #: The encoders of the paper's link prediction.
 LINK_MODELS = ("gcn", "sage", "ngnn-gcn", "ngnn-sage")
@@ -52,7 +51,7 @@ class LinkModel(nn.Module):
     """An encoder, a predictor, and embeddings to learn where nodes have no features.
 
     Args:
-        encoder: from features or embeddings to an embedding of every node.
+        encoder: from features or embeddings to one embedding per node.
         predictor: from two nodes' embeddings to a score.
         num_nodes: nodes whose embeddings are learned; 0 if they have features.
     """
@@ -87,17 +86,20 @@ class LinkModel(nn.Module):
             )
         return x
 
+    def learned(self, nodes: Tensor | None = None) -> Tensor | None:
+        """The embeddings to learn, of all nodes or of some; ``None`` where nodes have features."""
+        if self.embedding is None:
+            return None
+        return self.embedding.weight if nodes is None else self.embedding.weight[nodes]
+
     def forward(
-        self, x: Tensor | None, edge_index: Any, edge_weight: Tensor | None = None
+        self, x: Tensor | None, edge_index: Tensor, edge_weight: Tensor | None = None
     ) -> Tensor:
         """Every node's embedding, through PyG's own layers, from ``x`` or learned embeddings."""
         return self.encode(self.inputs(x), edge_index, edge_weight)
 
-    def encode(self, h: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
-        """Every node's embedding from the input ``h``, through PyG's own layers.
-
-        Edge weights enter GCN's normalisation; GraphSAGE's mean has none.
-        """
+    def encode(self, h: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        """:meth:`forward` from the input ``h``; edge weights enter GCN's normalisation only."""
         weight = edge_weight if "gcn" in self.operators else None
         out: Tensor = self.encoder(h, edge_index, edge_weight=weight)
         return out
@@ -113,9 +115,7 @@ class LinkModel(nn.Module):
         return [list(part.parameters()) for part in parts if part is not None]
 
 
-def build_link(
-    name: str, num_features: int, num_nodes: int, config: Mapping[str, Any]
-) -> LinkModel:
+def build_link(name: str, num_features: int, num_nodes: int, config: Config) -> LinkModel:
     """The link model with the encoder called ``name``, sized by ``config``.
 
     As in OGB's examples the encoder's output is as wide as its inner layers, and the predictor has
@@ -126,6 +126,12 @@ def build_link(
         num_features: of a node; 0 to learn embeddings as wide as the inner layers.
         num_nodes: of the graph; matters only where embeddings are learned.
         config: what :func:`virgo.experiments.models.build` takes.
+
+    Returns:
+        The model with PyTorch's initialisation.
+
+    Raises:
+        OptionError: ``name`` is not in :data:`LINK_MODELS`.
 
     >>> build_link("sage", 0, 50, {"hidden_channels": 16, "num_layers": 2}).embedding
     Embedding(50, 16)
@@ -144,6 +150,3 @@ def build_link(
 def link_loss(positive: Tensor, negative: Tensor) -> Tensor:
     r"""Binary cross-entropy: mean of :math:`-\log\sigma(s)` and of :math:`-\log(1 - \sigma(s))`."""
     return functional.softplus(-positive).mean() + functional.softplus(negative).mean()
-
-
-__all__ = ["LINK_MODELS", "LinkModel", "Predictor", "build_link", "link_loss"]

@@ -2,12 +2,11 @@
 
 The architectures of OGB's own examples for graph property prediction, with OGB's encoders. A
 molecule has few kinds of bond (5 types, 6 stereo forms, conjugated or not), so a layer embeds the
-sixty kinds and looks bonds up among them, in place of three look-ups and two sums a bond.
+sixty kinds and looks bonds up among them, instead of three look-ups and two sums per bond.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from virgo.errors import GraphError
 from virgo.experiments.data.ogb_files import ogb
 from virgo.experiments.models.network import check_sizes
-from virgo.experiments.models.pooled import Drop, Pooled, find_family, sizes_in
+from virgo.experiments.models.pooled import Drop, Pooled
 from virgo.layers import LayerView, Stage, Term, register_layer
 
 
@@ -43,7 +42,7 @@ class MoleculeConv(nn.Module):
         limit = torch.tensor(sizes, device=edge_attr.device)
         if edge_attr.dim() != 2 or edge_attr.size(1) != len(sizes):
             raise GraphError(
-                f"data.edge_attr: expected {len(sizes)} integers a bond, got the shape "
+                f"data.edge_attr: expected {len(sizes)} integers per bond, got the shape "
                 f"{list(edge_attr.shape)}. Give OGB's bond features."
             )
         if bool(((edge_attr < 0) | (edge_attr >= limit)).any()):
@@ -133,7 +132,7 @@ class MoleculeNetwork(Pooled):
     Args:
         hidden_channels: width of every layer.
         num_layers: message-passing layers.
-        out_channels: outputs of a molecule.
+        out_channels: outputs per molecule.
         dropout: probability, after every layer.
     """
 
@@ -184,16 +183,5 @@ class MoleculeGIN(MoleculeNetwork):
     conv = MoleculeGINConv
 
 
+#: The networks by name.
 FAMILIES: dict[str, type[MoleculeNetwork]] = {"gcn": MoleculeGCN, "gin": MoleculeGIN}
-
-
-def build(name: str, out_channels: int, config: Mapping[str, Any]) -> MoleculeNetwork:
-    """The network called ``name``, sized by ``config``.
-
-    Args:
-        name: ``"gcn"`` or ``"gin"``.
-        out_channels: outputs of a molecule.
-        config: ``hidden_channels``, ``num_layers``, ``dropout``; other keys are left alone.
-    """
-    family: type[MoleculeNetwork] = find_family(FAMILIES, name)
-    return family(out_channels=out_channels, **sizes_in(config))

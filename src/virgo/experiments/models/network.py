@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.nn import functional
+from torch_geometric.utils import trim_to_layer
 
 from virgo.errors import OptionError
+from virgo.experiments.models.convolutions import (
+    Apply,
+    GCNLayers,
+    GINLayers,
+    MessageLayers,
+    SAGELayers,
+)
+
+Config: TypeAlias = Mapping[str, Any]
+"""Hyper-parameters by name."""
 
 #: Where NGNN inserts linear layers: after the first, the inner, the last, or every layer.
 NGNN_TYPES = ("input", "hidden", "output", "all")
 
-Apply = Callable[[str, Tensor], Tensor]
-"""``apply(operator, weight)`` is :math:`P H W^\\top` for an operator named in
-:attr:`Network.operators`, computed in whatever way is cheapest for who calls."""
 
-
-class Network(nn.Module, ABC):
+class Network(nn.Module, MessageLayers):
     r"""Message-passing layers with ReLU and dropout between them.
 
-    A layer is a sum of terms :math:`P_t H W_t` and a bias. ``forward`` runs PyG's own layers;
-    :meth:`combine` says the same of one layer in terms of products that somebody else computes:
-    over sparse features, on the rows that are needed, or chunk by chunk.
+    ``forward`` runs PyG's own layers; :meth:`combine` computes the same from products
+    :math:`P H W` that the caller provides: over sparse features, on the rows that are needed, or
+    chunk by chunk.
 
     Args:
-        in_channels: features of a node.
+        in_channels: features per node.
         hidden_channels: width of every inner layer.
         num_layers: message-passing layers.
-        out_channels: outputs of a node.
+        out_channels: outputs per node.
         dropout: probability, after every activation between layers.
         ngnn_type: which layers get inserted linear layers (NGNN), of :data:`NGNN_TYPES`.
-        num_ngnn_layers: how many each, with a ReLU before each.
+        num_ngnn_layers: linear layers inserted at each place, with a ReLU before each.
     """
-
-    #: The operators of a layer's terms: "gcn", "mean", "sum" (with the node itself) or "self".
-    operators: tuple[str, ...]
 
     def __init__(
         self,
@@ -73,15 +76,6 @@ class Network(nn.Module, ABC):
             for layer, width in enumerate(widths[1:])
         )
 
-    @staticmethod
-    @abstractmethod
-    def make_conv(in_channels: int, out_channels: int, hidden_channels: int) -> nn.Module:
-        """One message-passing layer; ``hidden_channels`` is for one with layers inside it."""
-
-    @abstractmethod
-    def mix(self, conv: Any, apply: Apply) -> Tensor:
-        """One layer's output from the products of its terms."""
-
     def combine(self, layer: int, apply: Apply) -> Tensor:
         """Layer ``layer`` with what is inserted after it, from the products of its terms."""
         return self._insert(layer, self.mix(self.convs[layer], apply))
@@ -98,7 +92,7 @@ class Network(nn.Module, ABC):
         weights = () if edge_weight is None else (edge_weight,)
         for layer, conv in enumerate(self.convs):
             if num_sampled_nodes is not None:
-                x, edge_index, _ = _trim(
+                x, edge_index, _ = trim_to_layer(
                     layer, num_sampled_nodes, num_sampled_edges or [], x, edge_index
                 )
             x = self._insert(layer, conv(x, edge_index, *weights))
@@ -107,14 +101,25 @@ class Network(nn.Module, ABC):
         return x
 
     def _insert(self, layer: int, x: Tensor) -> Tensor:
-        inserted: Any = self.inserted[layer]
-        for linear in inserted:
+        for linear in self.inserted[layer]:  # type: ignore[attr-defined]
             x = linear(x.relu())
         return x
 
 
+class GCN(GCNLayers, Network):
+    """GCN; its parameters have the names of ``torch_geometric.nn.GCN``'s."""
+
+
+class GraphSAGE(SAGELayers, Network):
+    """GraphSAGE; its parameters have the names of ``torch_geometric.nn.GraphSAGE``'s."""
+
+
+class GIN(GINLayers, Network):
+    """GIN."""
+
+
 def check_sizes(hidden_channels: int, num_layers: int, dropout: float) -> None:
-    """Refuse widths, depths and probabilities that are none."""
+    """Raise unless widths and depths are positive integers and dropout is a probability."""
     for name, value in (("hidden_channels", hidden_channels), ("num_layers", num_layers)):
         if not isinstance(value, int) or value < 1:
             raise OptionError(f"{name}: expected a whole number of at least 1, got {value!r}.")
@@ -132,7 +137,7 @@ def _is_at(ngnn_type: str, layer: int, num_layers: int) -> bool:
     }[ngnn_type]
 
 
-def _trim(layer: int, nodes: list[int], edges: list[int], x: Tensor, edge_index: Tensor) -> Any:
-    from torch_geometric.utils import trim_to_layer
-
-    return trim_to_layer(layer, nodes, edges, x, edge_index)
+def sizes_in(config: Config) -> dict[str, Any]:
+    """Those keys of a configuration that size a network of any form."""
+    wanted = ("hidden_channels", "num_layers", "dropout")
+    return {key: config[key] for key in wanted if key in config}

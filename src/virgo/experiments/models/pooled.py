@@ -6,18 +6,14 @@ it shares with the molecules' form in :mod:`virgo.experiments.models.molecules`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from torch import Tensor, nn
 from torch.nn import functional
-from torch_geometric.nn import GCNConv, GINConv, global_mean_pool
+from torch_geometric.nn import global_mean_pool
 
-from virgo.errors import OptionError
-from virgo.experiments.models.gcn import mix_gcn
-from virgo.experiments.models.gin import mix_gin
-from virgo.experiments.models.network import Apply, check_sizes
+from virgo.experiments.models.convolutions import GCNLayers, GINLayers, MessageLayers
+from virgo.experiments.models.network import check_sizes
 
 Convolve = Callable[[int, Tensor], Tensor]
 """``convolve(layer, h)`` is the output of a message-passing layer."""
@@ -35,7 +31,7 @@ class Pooled(nn.Module):
     Args:
         convs: the message-passing layers.
         hidden_channels: width of what they return.
-        out_channels: outputs of a graph.
+        out_channels: outputs per graph.
         dropout: probability, after every layer.
     """
 
@@ -65,6 +61,9 @@ class Pooled(nn.Module):
             batch: the graph of every node.
             num_graphs: how many there are; the last node's graph is the last if ``None``.
             drop: ReLU and dropout; PyTorch's if ``None``.
+
+        Returns:
+            One row per graph.
         """
         drop = drop or self._drop
         for layer, norm in enumerate(self.norms):
@@ -76,23 +75,19 @@ class Pooled(nn.Module):
         return functional.dropout(h.relu() if relu else h, self.dropout, self.training)
 
 
-class PooledNetwork(Pooled, ABC):
-    r"""The TU form. A layer is a sum of terms :math:`P H W` and a bias.
+class PooledNetwork(Pooled, MessageLayers):
+    r"""The TU form.
 
-    As in :class:`~virgo.experiments.models.Network`,
-    ``forward`` runs PyG's own layers and :meth:`mix` says the
-    same of one layer in terms of products that somebody else computes.
+    As in :class:`~virgo.experiments.models.Network`, ``forward`` runs PyG's own layers and
+    :meth:`mix` computes one layer from products :math:`P H W` that the caller provides.
 
     Args:
-        in_channels: features of a node.
+        in_channels: features per node.
         hidden_channels: width of every layer.
         num_layers: message-passing layers.
-        out_channels: outputs of a graph.
+        out_channels: outputs per graph.
         dropout: probability, after every layer.
     """
-
-    #: The operators of a layer's terms, as in :attr:`virgo.experiments.models.Network.operators`.
-    operators: tuple[str, ...]
 
     def __init__(
         self,
@@ -104,17 +99,8 @@ class PooledNetwork(Pooled, ABC):
     ) -> None:
         check_sizes(hidden_channels, num_layers, dropout)
         widths = [in_channels, *[hidden_channels] * (num_layers - 1)]
-        convs = [self.make_conv(width, hidden_channels) for width in widths]
+        convs = [self.make_conv(width, hidden_channels, hidden_channels) for width in widths]
         super().__init__(convs, hidden_channels, out_channels, dropout)
-
-    @staticmethod
-    @abstractmethod
-    def make_conv(in_channels: int, out_channels: int) -> nn.Module:
-        """One message-passing layer."""
-
-    @abstractmethod
-    def mix(self, conv: Any, apply: Apply) -> Tensor:
-        """One layer's output from the products of its terms."""
 
     def forward(
         self, x: Tensor, edge_index: Tensor, batch: Tensor, num_graphs: int | None = None
@@ -123,71 +109,15 @@ class PooledNetwork(Pooled, ABC):
         return self.run(x, lambda layer, h: self.convs[layer](h, edge_index), batch, num_graphs)
 
 
-class PooledGCN(PooledNetwork):
-    r"""GCN: :math:`H' = \hat D^{-1/2} (A + I) \hat D^{-1/2} H W + b` in every layer."""
-
-    operators = ("gcn",)
-
-    @staticmethod
-    def make_conv(in_channels: int, out_channels: int) -> GCNConv:
-        return GCNConv(in_channels, out_channels)
-
-    def mix(self, conv: Any, apply: Apply) -> Tensor:
-        return mix_gcn(conv, apply)
+class PooledGCN(GCNLayers, PooledNetwork):
+    """GCN with BatchNorm between layers."""
 
 
-class PooledGIN(PooledNetwork):
-    r"""GIN: :math:`H' = \mathrm{ReLU}(\mathrm{BN}((A + I) H W_1 + b_1)) W_2 + b_2` in a layer."""
+class PooledGIN(GINLayers, PooledNetwork):
+    """GIN with BatchNorm between layers and inside them."""
 
-    operators = ("sum",)
-
-    @staticmethod
-    def make_conv(in_channels: int, out_channels: int) -> GINConv:
-        return GINConv(
-            nn.Sequential(
-                nn.Linear(in_channels, out_channels),
-                nn.BatchNorm1d(out_channels),
-                nn.ReLU(),
-                nn.Linear(out_channels, out_channels),
-            )
-        )
-
-    def mix(self, conv: Any, apply: Apply) -> Tensor:
-        return mix_gin(conv, apply)
+    norm = True
 
 
+#: The networks by name.
 FAMILIES: dict[str, type[PooledNetwork]] = {"gcn": PooledGCN, "gin": PooledGIN}
-
-
-def build(
-    name: str, in_channels: int, out_channels: int, config: Mapping[str, Any]
-) -> PooledNetwork:
-    """The network called ``name``, sized by ``config``.
-
-    Args:
-        name: ``"gcn"`` or ``"gin"``.
-        in_channels: features of a node.
-        out_channels: outputs of a graph.
-        config: ``hidden_channels``, ``num_layers``, ``dropout``; other keys are left alone.
-
-    >>> build("gcn", 12, 2, {"num_layers": 3}).convs[1]
-    GCNConv(64, 64)
-    """
-    family: type[PooledNetwork] = find_family(FAMILIES, name)
-    return family(in_channels, out_channels=out_channels, **sizes_in(config))
-
-
-def find_family(families: Mapping[str, Any], name: str) -> Any:
-    """The class of a name, or an error that lists them."""
-    if name not in families:
-        known = " or ".join(families)
-        raise OptionError(
-            f"model: expected {known} for graph classification, got {name!r}. Choose one."
-        )
-    return families[name]
-
-
-def sizes_in(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a configuration's keys that size a network."""
-    wanted = ("hidden_channels", "num_layers", "dropout")
-    return {key: config[key] for key in wanted if key in config}

@@ -1,12 +1,12 @@
-"""One cell's study as a board of trials: what is asked for, what is done, what can be taken.
+"""One cell's study as a board of trials: what is wanted, what is done, what can be claimed.
 
-A cell is an Optuna study, a configuration one of its trials, with the configuration and the number
-of seeds it is to have as attributes, and each finished seed as one more. What is true of a
-configuration is said by all of its trials together:
+A cell is an Optuna study, a configuration one of its trials. The attributes of a trial are its
+configuration, the number of seeds it is to have, and the result of each finished seed. The state of
+a configuration follows from all of its trials together:
 
-- its results are the seeds of all of them, also of those that a dead worker left behind;
-- of those for the same number of seeds that have not failed, the first is the one that counts.
-  Two machines may add a configuration at once; whatever comes second is ended without being run.
+- its results are the seeds of all of them, including those that a dead worker left behind;
+- of the trials for the same number of seeds that have not failed, the first one counts. Two
+  machines may add a configuration at once; later duplicates are pruned without being run.
 
 So nothing depends on the moment at which a process was killed.
 """
@@ -16,9 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import optuna
 from optuna.distributions import (
@@ -27,13 +25,20 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
-from virgo.experiments.sweep.claims import CONFIG, SEED, TARGET, Claim, Seeds, mean_valid, seeds_of
-from virgo.experiments.sweep.grids import Cell
-from virgo.experiments.sweep.records import canonical
-from virgo.experiments.sweep.storage import WORKER, Storage
+from virgo.experiments.sweep.claims import (
+    CONFIG,
+    SEED,
+    TARGET,
+    Seeds,
+    TrialClaim,
+    mean_valid,
+    seeds_of,
+)
+from virgo.experiments.sweep.grids import GridCell
+from virgo.experiments.sweep.records import Config, canonical
+from virgo.experiments.sweep.storage import WORKER, Storage, Worker
 
 ORDERS = "virgo"  # the attribute of a study that says what was asked for
 _LIVE = (TrialState.WAITING, TrialState.RUNNING, TrialState.COMPLETE)
@@ -43,28 +48,26 @@ _CHOICES = {"ngnn_type": ("input", "hidden", "output", "all")}
 
 @dataclass(frozen=True)
 class Count:
-    """How far a cell is: seeds and configurations done and asked for, and what came out."""
+    """Progress of a cell: seeds done, wanted and failed, and the best mean validation."""
 
     seeds: int
-    all_seeds: int
-    configurations: int
-    all_configurations: int
+    total: int
     failed: int
     best: float | None
 
 
 class Board:
-    """A cell's trials, as they were when last looked at.
+    """A cell's trials, as they were at the last :meth:`look`.
 
     Args:
-        storage: where they are.
-        cell: whose they are.
+        storage: the storage of the trials.
+        cell: the cell.
         seeds: how many seeds a configuration is to have.
         screen: (K, M): all configurations with K seeds, then the best M with all.
     """
 
     def __init__(
-        self, storage: Storage, cell: Cell, seeds: int, screen: tuple[int, int] | None = None
+        self, storage: Storage, cell: GridCell, seeds: int, screen: tuple[int, int] | None = None
     ) -> None:
         self.cell, self.seeds, self.screen = cell, seeds, screen
         self.complete = False
@@ -76,10 +79,10 @@ class Board:
         self._waiting: deque[FrozenTrial] = deque()
         self._count: Count | None = None
 
-    # --- looking ----------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Read the trials anew, except those that are known to have ended."""
+        """Read the trials again; Optuna keeps those that have ended in memory."""
         self.seen = time.monotonic()
         self._count = None
         if self._study is None:
@@ -88,48 +91,39 @@ class Board:
             except KeyError:
                 return
         self._trials = {}
-        trials = self._storage.trials(self._study)
-        for trial in trials:
+        for trial in self._storage.trials(self._study):
             if CONFIG in trial.user_attrs:
                 self._trials.setdefault(canonical(trial.user_attrs[CONFIG]), []).append(trial)
         wanted = self._wanted()
         self.complete = all(self._done(key, target) for key, target in wanted.items())
-        self._waiting = deque(
-            trial
-            for trial in trials
-            if trial.state == TrialState.WAITING
-            and CONFIG in trial.user_attrs
-            and wanted.get(canonical(trial.user_attrs[CONFIG])) == trial.user_attrs[TARGET]
-            and self._first(trial)
-        )
+        firsts = [trial for key in wanted for trial in self._live(key, wanted[key])[:1]]
+        waiting = [trial for trial in firsts if trial.state == TrialState.WAITING]
+        self._waiting = deque(sorted(waiting, key=lambda trial: trial.number))
 
     @property
     def waiting(self) -> int:
-        """Trials that could be taken when last looked at."""
+        """Trials that could be claimed at the last look."""
         return len(self._waiting)
 
     def _wanted(self) -> dict[str, int]:
-        """How many seeds each configuration is to have, as far as that can be said by now."""
+        """The number of seeds that each configuration is to have, as far as it is known by now."""
         if self.screen is None or self.screen[0] >= self.seeds:
             return dict.fromkeys(self._configs, self.seeds)
         few, top = self.screen
         wanted = dict.fromkeys(self._configs, few)
         if all(self._done(key, few) for key in wanted):
-            for key in self._best(few)[:top]:
-                wanted[key] = self.seeds
+            wanted.update(dict.fromkeys(self._best(few)[:top], self.seeds))
         return wanted
 
     def _best(self, few: int) -> list[str]:
-        """By mean validation over the first seeds, those with a failed seed last."""
-        place = {key: number for number, key in enumerate(self._configs)}
+        """Configurations by mean validation over the first seeds, those with a failed seed last."""
 
-        def rank(key: str) -> tuple[bool, float, int]:
-            found = self.results(key)
-            seeds = [found[seed] for seed in range(few)]
-            failed = any(seed["status"] != "ok" for seed in seeds)
-            return failed, -round(mean_valid(seeds), 12), place[key]
+        def rank(key: str) -> tuple[bool, float]:
+            results = self.results(key)
+            seeds = [results[seed] for seed in range(few)]
+            return any(s["status"] != "ok" for s in seeds), -round(mean_valid(seeds), 12)
 
-        return sorted(self._configs, key=rank)
+        return sorted(self._configs, key=rank)  # stable: a tie goes to the first in the grid
 
     def _done(self, key: str, target: int) -> bool:
         return any(
@@ -137,56 +131,50 @@ class Board:
             for trial in self._trials.get(key, ())
         )
 
-    def _first(self, trial: FrozenTrial) -> bool:
-        """Whether no earlier trial is for the same configuration and number of seeds."""
-        alike = self._trials[canonical(trial.user_attrs[CONFIG])]
-        target = trial.user_attrs[TARGET]
-        return not any(
-            other.number < trial.number
-            and other.state in _LIVE
-            and other.user_attrs[TARGET] == target
-            for other in alike
-        )
+    def _live(self, key: str, target: int) -> list[FrozenTrial]:
+        """The trials for this number of seeds that have not failed; the first one counts."""
+        return [
+            trial
+            for trial in self._trials.get(key, ())
+            if trial.state in _LIVE and trial.user_attrs[TARGET] == target
+        ]
 
     def results(self, key: str) -> Seeds:
-        """All finished seeds of a configuration."""
-        found: Seeds = {}
+        """All finished seeds of a configuration; of two results for a seed the first counts."""
+        results: Seeds = {}
         for trial in self._trials.get(key, ()):
-            for seed, result in seeds_of(trial).items():
-                found.setdefault(seed, result)
-        return found
+            results = seeds_of(trial) | results
+        return results
 
     def count(self) -> Count:
-        """How far it is, as of the last look."""
+        """The progress at the last look."""
         if self._count is None:
-            self._count = self._counted()
+            wanted = self._wanted()
+            done = {
+                key: [result for seed, result in self.results(key).items() if seed < target]
+                for key, target in wanted.items()
+            }
+            total = sum(wanted.values())
+            if self.screen and self.screen[0] < self.seeds:
+                few, top = self.screen
+                total = few * len(wanted) + min(top, len(wanted)) * (self.seeds - few)
+            finished = [done[key] for key, target in wanted.items() if self._done(key, target)]
+            self._count = Count(
+                sum(map(len, done.values())),
+                total,
+                sum(seed["status"] != "ok" for seeds in done.values() for seed in seeds),
+                max(map(mean_valid, finished), default=None),
+            )
         return self._count
-
-    def _counted(self) -> Count:
-        wanted = self._wanted()
-        done = {
-            key: [result for seed, result in self.results(key).items() if seed < target]
-            for key, target in wanted.items()
-        }
-        total = sum(wanted.values())
-        if self.screen and self.screen[0] < self.seeds:
-            few, top = self.screen
-            total = few * len(wanted) + min(top, len(wanted)) * (self.seeds - few)
-        finished = [key for key, target in wanted.items() if self._done(key, target)]
-        full = [mean_valid(done[key]) for key in finished]
-        return Count(
-            sum(map(len, done.values())),
-            total,
-            len(finished),
-            len(wanted),
-            sum(seed["status"] != "ok" for found in done.values() for seed in found),
-            max(full, default=None),
-        )
 
     # --- changing ---------------------------------------------------------------------------
 
     def tidy(self) -> int:
-        """Free the trials of dead workers, and add what is missing; how many were added."""
+        """Free the trials of dead workers, add missing ones and prune duplicates.
+
+        Returns:
+            The number of trials added.
+        """
         if self._study is None:
             self._study = optuna.create_study(
                 storage=self._storage,
@@ -197,27 +185,22 @@ class Board:
         orders = self._orders()
         if self._study.user_attrs.get(ORDERS) != orders:
             self._study.set_user_attr(ORDERS, orders)
-        self._storage.give_up_stale(self._study)
+        self._storage.fail_stale(self._study)
         self.look()
         missing = [
             (key, target)
             for key, target in self._wanted().items()
-            if not self._done(key, target)
-            and not any(
-                trial.state in _LIVE and trial.user_attrs[TARGET] == target
-                for trial in self._trials.get(key, ())
-            )
+            if not self._done(key, target) and not self._live(key, target)
         ]
         for key, target in missing:
             self._study.add_trial(self._new(key, target))
-        self._end_doubles()
+        self._prune_duplicates()
         if missing:
             self.look()
         return len(missing)
 
-    def _orders(self) -> dict[str, Any]:
+    def _orders(self) -> dict[str, object]:
         cell = self.cell
-        screen = {"seeds": self.screen[0], "top": self.screen[1]} if self.screen else None
         return {
             "table": cell.table,
             "dataset": cell.dataset,
@@ -225,7 +208,7 @@ class Board:
             "init": cell.init,
             "part": dict(cell.part),
             "seeds": self.seeds,
-            "screen": screen,
+            "screen": {"seeds": self.screen[0], "top": self.screen[1]} if self.screen else None,
             "configurations": len(cell.configurations),
         }
 
@@ -240,58 +223,43 @@ class Board:
             user_attrs={CONFIG: dict(config), TARGET: target, **known},
         )
 
-    def _end_doubles(self) -> None:
-        for trials in self._trials.values():
-            for trial in trials:
-                if (
-                    trial.state == TrialState.WAITING
-                    and not self._first(trial)
-                    and self._take(trial)
-                ):
-                    self._storage.set_trial_state_values(trial._trial_id, TrialState.PRUNED)
+    def _prune_duplicates(self) -> None:
+        for key, trials in self._trials.items():
+            for target in {trial.user_attrs[TARGET] for trial in trials}:
+                for trial in self._live(key, target)[1:]:
+                    if trial.state == TrialState.WAITING and self._storage.take(trial):
+                        self._storage.set_trial_state_values(trial._trial_id, TrialState.PRUNED)
 
-    def claim(self) -> Claim | None:
-        """Take a trial that waits, if there still is one of those that were seen."""
+    def claim(self) -> TrialClaim | None:
+        """Claim one of the waiting trials of the last look, if one is left."""
         while self._waiting:
             trial = self._waiting.popleft()
-            if self._take(trial):
-                return Claim(
-                    self._storage,
-                    self.cell,
-                    trial,
-                    self.results(canonical(trial.user_attrs[CONFIG])),
-                )
+            if self._storage.take(trial):
+                known = self.results(canonical(trial.user_attrs[CONFIG]))
+                return TrialClaim(self._storage, self.cell, trial, known)
         return None
 
-    def _take(self, trial: FrozenTrial) -> bool:
-        try:
-            return self._storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING)
-        except UpdateFinishedTrialError:
-            return False
-
-    def running_on(self, worker: Mapping[str, Any]) -> list[tuple[int, str, int]]:
-        """Trial, configuration and seed in flight of what a worker has taken."""
+    def running_on(self, worker: Worker) -> list[tuple[int, str, int]]:
+        """Trial id, configuration and current seed (-1 for none) of what a worker runs."""
         self.look()
         return [
             (trial._trial_id, key, min(missing, default=-1))
             for key, trials in self._trials.items()
             for trial in trials
-            if trial.state == TrialState.RUNNING and trial.user_attrs.get(WORKER) == dict(worker)
+            if trial.state == TrialState.RUNNING and trial.user_attrs.get(WORKER) == worker
             for missing in [set(range(trial.user_attrs[TARGET])) - set(seeds_of(trial))]
         ]
 
 
-def _distributions(
-    configurations: tuple[Mapping[str, Any], ...],
-) -> dict[str, BaseDistribution]:
+def _distributions(configurations: tuple[Config, ...]) -> dict[str, BaseDistribution]:
     """The grid as Optuna's search space, for its dashboard: the range of each number."""
-    found: dict[str, BaseDistribution] = {}
+    spaces: dict[str, BaseDistribution] = {}
     for name in configurations[0]:
         values = [config[name] for config in configurations]
         if name in _CHOICES:
-            found[name] = CategoricalDistribution(_CHOICES[name])
+            spaces[name] = CategoricalDistribution(_CHOICES[name])
         elif all(type(value) is int for value in values):
-            found[name] = IntDistribution(min(values), max(values))
+            spaces[name] = IntDistribution(min(values), max(values))
         elif all(type(value) is float for value in values):
-            found[name] = FloatDistribution(min(values), max(values), log=name in _LOG)
-    return found
+            spaces[name] = FloatDistribution(min(values), max(values), log=name in _LOG)
+    return spaces

@@ -1,30 +1,58 @@
-"""A trial in the storage, and the hold that one process has on it."""
+"""The attributes of a trial, and the claim that one process has on it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
 
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
-from virgo.experiments.sweep.grids import Cell
-from virgo.experiments.sweep.storage import WORKER, Storage
+from virgo.experiments.sweep.grids import GridCell
+from virgo.experiments.sweep.records import Config, SeedResult
+from virgo.experiments.sweep.storage import WORKER, Storage, Worker
 
 #: A trial's attributes: its configuration, how many seeds it is to have, what it ran with, and
 #: the result of each seed that is done, as "seed:0", "seed:1", ...
 CONFIG, TARGET, RUN, SEED = "config", "seeds", "run", "seed:"
-Seeds = dict[int, dict[str, Any]]
+Seeds = dict[int, SeedResult]
 
 
-class Claim:
-    """A trial that this process has taken. Any of these may find that it was taken from it, as
-    Optuna's ``UpdateFinishedTrialError``, after a machine has slept for longer than the grace."""
+def seeds_of(trial: FrozenTrial) -> Seeds:
+    """The finished seeds of one trial."""
+    return {
+        int(name[len(SEED) :]): result
+        for name, result in trial.user_attrs.items()
+        if name.startswith(SEED)
+    }
 
-    def __init__(self, storage: Storage, cell: Cell, trial: FrozenTrial, known: Seeds) -> None:
+
+def mean_valid(seeds: list[SeedResult]) -> float:
+    """Return mean validation; a seed without a number counts as 0, so that failing never pays.
+
+    >>> mean_valid([{"valid": 0.8}, {"valid": None}])
+    0.4
+    """
+    return sum(seed["valid"] or 0.0 for seed in seeds) / len(seeds) if seeds else 0.0
+
+
+class TrialClaim:
+    """A trial that this process runs.
+
+    Its methods raise Optuna's ``UpdateFinishedTrialError`` if the trial was given to another worker
+    meanwhile, for example because the machine slept for longer than the grace period.
+
+    Args:
+        storage: the storage of the trial.
+        cell: the cell it belongs to.
+        trial: the claimed trial.
+        known: finished seeds of the configuration, from any trial.
+    """
+
+    def __init__(self, storage: Storage, cell: GridCell, trial: FrozenTrial, known: Seeds) -> None:
         self.cell = cell
         self.trial_id = trial._trial_id
-        self.config: dict[str, Any] = trial.user_attrs[CONFIG]
+        self.config: Config = trial.user_attrs[CONFIG]
         self.target: int = trial.user_attrs[TARGET]
         self._storage = storage
         self._own = seeds_of(trial)
@@ -35,46 +63,26 @@ class Claim:
         """The seeds that are still to be run."""
         return [seed for seed in range(self.target) if seed not in self._known]
 
-    def begin(self, worker: Mapping[str, Any], run: Mapping[str, Any]) -> None:
-        """Say who runs it and with what, and write down what other trials know of it."""
+    def begin(self, worker: Worker, run: Mapping[str, object]) -> None:
+        """Write who runs it and with what, and the seeds that other trials have finished."""
         self._storage.set_trial_user_attr(self.trial_id, WORKER, dict(worker))
         self._storage.set_trial_user_attr(self.trial_id, RUN, dict(run))
         for seed in sorted(set(self._known) - set(self._own)):
             self.record(seed, self._known[seed])
 
-    def record(self, seed: int, result: dict[str, Any]) -> None:
-        """Write down one finished seed."""
+    def record(self, seed: int, result: SeedResult) -> None:
+        """Write the result of one finished seed."""
         self._storage.set_trial_user_attr(self.trial_id, f"{SEED}{seed}", result)
         self._known[seed] = result
 
     def finish(self) -> None:
-        """All seeds are there."""
+        """Mark the trial complete; all seeds must be there."""
         assert not self.missing
         value = mean_valid([self._known[seed] for seed in range(self.target)])
         self._storage.set_trial_state_values(self.trial_id, TrialState.COMPLETE, [value])
 
     def release(self) -> None:
-        """Put it back in line with the seeds that it has."""
-        try:
+        """Put the trial back in the queue with the seeds that it has."""
+        with suppress(UpdateFinishedTrialError):
             self._storage.set_trial_user_attr(self.trial_id, WORKER, None)
             self._storage.set_trial_state_values(self.trial_id, TrialState.WAITING)
-        except UpdateFinishedTrialError:
-            pass
-
-
-def seeds_of(trial: FrozenTrial) -> Seeds:
-    """The finished seeds that one trial holds."""
-    return {
-        int(name[len(SEED) :]): result
-        for name, result in trial.user_attrs.items()
-        if name.startswith(SEED)
-    }
-
-
-def mean_valid(seeds: list[dict[str, Any]]) -> float:
-    """Mean validation; a seed without a number counts as 0, so that failing never pays.
-
-    >>> mean_valid([{"valid": 0.8}, {"valid": None}])
-    0.4
-    """
-    return sum(seed["valid"] or 0.0 for seed in seeds) / len(seeds) if seeds else 0.0

@@ -1,4 +1,4 @@
-"""What a storage holds: how far each cell is, and the records of what is whole."""
+"""The contents of a storage: progress of each cell, and the records of finished configurations."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from optuna.trial import FrozenTrial, TrialState
 from virgo.experiments.sweep import records
 from virgo.experiments.sweep.board import ORDERS
 from virgo.experiments.sweep.claims import CONFIG, RUN, TARGET, mean_valid, seeds_of
-from virgo.experiments.sweep.records import Record, canonical
+from virgo.experiments.sweep.records import Record, SeedResult, canonical
 from virgo.experiments.sweep.storage import WORKER, Storage, is_alive
+
+Orders = Mapping[str, Any]  # the attribute of a study that says what was asked for
 
 
 @dataclass(frozen=True)
 class Status:
-    """One cell as the storage has it."""
+    """Progress of one cell, as the storage has it."""
 
     cell: str
     done: int
@@ -33,68 +35,60 @@ class Status:
 
 
 def studies(storage: Storage, table: str | None = None) -> list[optuna.Study]:
-    """The studies of our sweeps, of one table or of all."""
-    with storage.reading():
-        found = [
-            study.study_name
-            for study in storage.get_all_studies()
-            if ORDERS in study.user_attrs and table in (None, study.user_attrs[ORDERS]["table"])
-        ]
-    return [optuna.load_study(study_name=name, storage=storage) for name in found]
+    """The studies of sweeps, of one table or of all."""
+    names = storage.study_names(ORDERS, table)
+    return [optuna.load_study(study_name=name, storage=storage) for name in names]
 
 
 def status(storage: Storage, table: str | None = None) -> list[Status]:
-    """How far each cell is that was ever begun."""
+    """The progress of each cell that was ever begun."""
     return [
         _status(study.study_name, study.user_attrs[ORDERS], storage.trials(study))
         for study in studies(storage, table)
     ]
 
 
-def _status(name: str, orders: Mapping[str, Any], trials: list[FrozenTrial]) -> Status:
+def _status(name: str, orders: Orders, trials: list[FrozenTrial]) -> Status:
     complete = _complete(trials)
-    found: dict[tuple[str, int], dict[str, Any]] = {}
+    results: dict[tuple[str, int], SeedResult] = {}
     for trial in trials:
         for seed, result in seeds_of(trial).items():
-            found[canonical(trial.user_attrs[CONFIG]), seed] = result
+            results[canonical(trial.user_attrs[CONFIG]), seed] = result
+    running = [trial for trial in trials if trial.state == TrialState.RUNNING]
     values = [mean_valid(list(seeds_of(trial).values())) for trial in complete.values()]
     return Status(
         name,
         len(complete),
         max(orders["configurations"], len(complete)),
-        len(found),
-        sum(
-            t.state == TrialState.RUNNING and is_alive(t.user_attrs.get(WORKER)) is not False
-            for t in trials
-        ),
-        sum(result["status"] != "ok" for result in found.values()),
+        len(results),
+        sum(is_alive(trial.user_attrs.get(WORKER)) is not False for trial in running),
+        sum(result["status"] != "ok" for result in results.values()),
         max(values, default=None),
-        any(t.user_attrs.get(RUN, {}).get("generated") for t in trials),
+        any(trial.user_attrs.get(RUN, {}).get("generated") for trial in trials),
     )
 
 
 def _complete(trials: list[FrozenTrial]) -> dict[str, FrozenTrial]:
     """For each configuration the finished trial with the most seeds, the first of those."""
-    found: dict[str, FrozenTrial] = {}
+    complete: dict[str, FrozenTrial] = {}
     for trial in sorted(trials, key=lambda trial: trial.number):
         if trial.state == TrialState.COMPLETE and CONFIG in trial.user_attrs:
             key = canonical(trial.user_attrs[CONFIG])
-            if key not in found or found[key].user_attrs[TARGET] < trial.user_attrs[TARGET]:
-                found[key] = trial
-    return found
+            if key not in complete or complete[key].user_attrs[TARGET] < trial.user_attrs[TARGET]:
+                complete[key] = trial
+    return complete
 
 
 def collect(storage: Storage, table: str) -> list[Record]:
     """The records of a table: every configuration that has all the seeds it was to have."""
-    found = []
-    for study in studies(storage, table):
-        orders = study.user_attrs[ORDERS]
-        for trial in _complete(storage.trials(study)).values():
-            found.append(_record(orders, trial))
-    return found
+    return [
+        _record(study.user_attrs[ORDERS], trial)
+        for study in studies(storage, table)
+        for trial in _complete(storage.trials(study)).values()
+    ]
 
 
-def _record(orders: Mapping[str, Any], trial: FrozenTrial) -> Record:
+def _record(orders: Orders, trial: FrozenTrial) -> Record:
     run, ended = trial.user_attrs.get(RUN, {}), trial.datetime_complete
     seeds = seeds_of(trial)
     return Record(
@@ -109,7 +103,16 @@ def _record(orders: Mapping[str, Any], trial: FrozenTrial) -> Record:
 
 
 def export(storage: Storage, table: str, folder: str | Path) -> tuple[Path, int]:
-    """Put a table's records into ``folder/table.jsonl``, beside those of other sweeps there."""
+    """Merge a table's records into ``folder/table.jsonl``.
+
+    Args:
+        storage: a sweep's storage.
+        table: the table.
+        folder: where the file is or will be; records of other sweeps in it are kept.
+
+    Returns:
+        The file, and how many records came from the storage.
+    """
     path = Path(folder) / f"{table}.jsonl"
     new = collect(storage, table)
     old = records.read(path) if path.is_file() else []

@@ -9,50 +9,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from virgo.errors import OptionError
-from virgo.experiments.sweep.records import canonical
+from virgo.experiments.sweep.records import Config, canonical
 from virgo.rules import parse_method
 
 #: What the initial weights depend on. Outermost, so that neighbouring trials can share them.
 ARCHITECTURE = ("num_layers", "hidden_channels", "ngnn_type", "num_ngnn_layers")
-_INNER = (
-    "batch_size",
-    "num_neighbors",
-    "num_parts",
-    "eval_step",
-    "epochs",
-    "patience",
-    "dropout",
-    "weight_decay",
-    "lr",
-)
+_TRAINING = "batch_size num_neighbors num_parts eval_step epochs patience dropout weight_decay lr"
 #: The order of keys in a configuration, outermost first.
-ORDER = (*ARCHITECTURE, *_INNER)
+ORDER = (*ARCHITECTURE, *_TRAINING.split())
+Part = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One cell of a table: what is searched over its configurations on its own.
+class GridCell:
+    """One cell of a table: its configurations are searched on their own.
 
-    ``part`` holds the keys that make a column of their own, such as the depth in "depth".
+    Attributes:
+        table, dataset, model, init: the cell.
+        configurations: what is searched.
+        part: the keys that make a column of their own, such as the depth in "depth".
     """
 
     table: str
     dataset: str
     model: str
     init: str
-    configurations: tuple[Mapping[str, Any], ...]
-    part: tuple[tuple[str, Any], ...] = ()
+    configurations: tuple[Config, ...]
+    part: Part = ()
 
     @property
     def name(self) -> str:
-        """The name of its study in the storage.
-
-        >>> cells("depth", ["cora"], inits=["xavier"])[1].name
-        'depth/cora/gcn/xavier/num_layers=4'
-        """
+        """The name of its study in the storage, such as ``depth/cora/gcn/xavier/num_layers=4``."""
         parts = [f"{key}={value}" for key, value in self.part]
         return "/".join([self.table, self.dataset, self.model, self.init, *parts])
 
@@ -67,7 +57,7 @@ class Grid:
     ours: Mapping[str, list[Any]]
     note: str | None = None
 
-    def configurations(self) -> tuple[dict[str, Any], ...]:
+    def configurations(self) -> tuple[Config, ...]:
         """Every combination, in a stable order, the architecture outermost."""
         choices = {**self.paper, **self.ours}
         keys = [key for key in ORDER if key in choices]
@@ -76,8 +66,8 @@ class Grid:
         return tuple(_fit(dict(zip(keys, values, strict=True))) for values in combinations)
 
 
-def _fit(config: dict[str, Any]) -> dict[str, Any]:
-    """A number of neighbours for each layer; further layers repeat the last."""
+def _fit(config: dict[str, Any]) -> Config:
+    """One number of neighbours per layer; further layers repeat the last."""
     listed = config.get("num_neighbors")
     if isinstance(listed, list):
         depth = config["num_layers"]
@@ -88,28 +78,24 @@ def _fit(config: dict[str, Any]) -> dict[str, Any]:
 @cache
 def _tables() -> dict[str, Any]:
     text = Path(__file__).with_name("grids.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)["tables"]
-    return found
+    raw: dict[str, Any] = json.loads(text)["tables"]
+    return raw
 
 
 def tables() -> tuple[str, ...]:
-    """The names of the tables.
-
-    >>> tables()
-    ('table1', 'table2', 'table3', 'depth')
-    """
+    """The names of the tables: table1, table2, table3, depth."""
     return tuple(_tables())
 
 
-def _table(name: str) -> dict[str, Any]:
+def _table(name: str) -> Any:
     if name not in _tables():
         raise OptionError(
             f"table: expected one of {', '.join(_tables())}, got {name!r}. Choose one."
         )
-    found: dict[str, Any] = _tables()[name]
-    return found
+    return _tables()[name]
 
 
+@cache
 def grids(table: str) -> tuple[Grid, ...]:
     """The grids of one table, in the paper's order."""
     return tuple(
@@ -125,23 +111,33 @@ def grids(table: str) -> tuple[Grid, ...]:
 
 
 def grid(table: str, dataset: str, model: str) -> Grid:
-    """The grid of one dataset and model; a generated stand-in has that of what it stands for.
+    """The grid of one dataset and model.
+
+    Args:
+        table: a table.
+        dataset: one of its datasets; a generated one has the grid of what it stands for.
+        model: one of its models.
+
+    Returns:
+        The grid.
+
+    Raises:
+        OptionError: if the table has no such dataset or model.
 
     >>> len(grid("table1", "cora", "gcn").configurations())
     144
     """
     base = base_name(dataset)
-    for one in grids(table):
-        if base in one.datasets and model in one.models:
-            return one
-    known = [m for one in grids(table) if base in one.datasets for m in one.models]
-    if not known:
-        raise _unknown("dataset", datasets(table), dataset, table)
-    raise _unknown("model", known, model, f"{table} on {dataset}")
+    for candidate in grids(table):
+        if base in candidate.datasets and model in candidate.models:
+            return candidate
+    if base not in datasets(table):
+        _reject("dataset", datasets(table), dataset, table)
+    _reject("model", models(table, dataset), model, f"{table} on {dataset}")
 
 
 def base_name(dataset: str) -> str:
-    """What a generated dataset stands for, or the dataset itself.
+    """Return the dataset that a generated one stands for, or the dataset itself.
 
     >>> base_name("like:cora@0.1"), base_name("cora")
     ('cora', 'cora')
@@ -151,7 +147,7 @@ def base_name(dataset: str) -> str:
 
 def datasets(table: str) -> tuple[str, ...]:
     """The datasets of a table."""
-    return tuple(dict.fromkeys(name for one in grids(table) for name in one.datasets))
+    return tuple(dict.fromkeys(name for grid in grids(table) for name in grid.datasets))
 
 
 def models(table: str, dataset: str | None = None) -> tuple[str, ...]:
@@ -159,9 +155,9 @@ def models(table: str, dataset: str | None = None) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(
             model
-            for one in grids(table)
-            if dataset is None or base_name(dataset) in one.datasets
-            for model in one.models
+            for grid in grids(table)
+            if dataset is None or base_name(dataset) in grid.datasets
+            for model in grid.models
         )
     )
 
@@ -179,70 +175,77 @@ def cells(
     *,
     where: Mapping[str, str] | None = None,
     limit: int | None = None,
-    overrides: Mapping[str, Any] | None = None,
-) -> list[Cell]:
+    overrides: Config | None = None,
+) -> list[GridCell]:
     """The cells of a table, datasets outermost, each with its configurations.
 
     Args:
+        table: the table.
         dataset: some of the table's datasets, or ``like:`` one of them.
         model: some of its models; a dataset without any of them is left out.
         inits: methods with options after a plus.
         where: only configurations with these values, given as text: ``{"lr": "0.01"}``.
-        limit: at most this many configurations a cell: the same ones for every method, spread
+        limit: at most this many configurations per cell: the same ones for every method, spread
             over the grid; those of a smaller limit are among those of a larger one.
         overrides: values that replace the grid's, such as ``{"epochs": 10}``.
+
+    Returns:
+        At least one cell.
+
+    Raises:
+        OptionError: if a name or value is not the table's.
+
+    >>> cells("depth", ["cora"], inits=["xavier"])[1].name
+    'depth/cora/gcn/xavier/num_layers=4'
     """
     if limit is not None and limit < 1:
         raise OptionError(f"--limit: expected at least 1 configuration, got {limit}.")
-    chosen = [_known_init(init, table) for init in inits or _table(table)["inits"]]
-    found: list[Cell] = []
+    methods = dict.fromkeys(_known_init(init, table) for init in inits or _table(table)["inits"])
+    chosen: list[GridCell] = []
     for name in dict.fromkeys(dataset or datasets(table)):
         if base_name(name) not in datasets(table):
-            raise _unknown("dataset", datasets(table), name, table)
+            _reject("dataset", datasets(table), name, table)
         for kind in _known_models(table, name, model):
-            one = grid(table, name, kind)
-            configs = _overridden(_matching(one, where or {}, f"{name}, {kind}"), overrides or {})
-            parts = _split(table, configs)
-            found += [
-                Cell(table, name, kind, init, tuple(_limited(own, limit)), part)
-                for init in dict.fromkeys(chosen)
+            configs = _matching(grid(table, name, kind), where or {}, f"{name}, {kind}")
+            parts = _split(table, _overridden(configs, overrides or {}))
+            chosen += [
+                GridCell(table, name, kind, init, tuple(_limited(own, limit)), part)
+                for init in methods
                 for part, own in parts.items()
             ]
-    if not found:
-        raise _unknown("model", models(table), ", ".join(model or ()), table)
-    return found
+    if not chosen:
+        _reject("model", models(table), ", ".join(model or ()), table)
+    return chosen
 
 
-def _split(
-    table: str, configs: Sequence[dict[str, Any]]
-) -> dict[tuple[tuple[str, Any], ...], list[dict[str, Any]]]:
-    """The configurations by what makes a cell of its own; mostly nothing does."""
+def _split(table: str, configs: Sequence[Config]) -> dict[Part, list[Config]]:
+    """The configurations by the keys that make a cell of its own, if any."""
     keys = _table(table).get("cells_by", [])
-    parts: dict[tuple[tuple[str, Any], ...], list[dict[str, Any]]] = {}
+    parts: dict[Part, list[Config]] = {}
     for config in configs:
         parts.setdefault(tuple((key, config[key]) for key in keys), []).append(config)
     return parts
 
 
-def _matching(one: Grid, where: Mapping[str, str], place: str) -> list[dict[str, Any]]:
+def _matching(grid: Grid, where: Mapping[str, str], cell: str) -> Sequence[Config]:
     """The configurations with these values."""
-    configs = list(one.configurations())
+    configs: Sequence[Config] = grid.configurations()
     for key, text in where.items():
         values = list(dict.fromkeys(_text(config[key]) for config in configs if key in config))
         if not values:
             raise OptionError(
-                f"--where: expected one of {', '.join(configs[0])} for {place}, got {key!r}."
+                f"--where: expected one of {', '.join(configs[0])} for {cell}, got {key!r}."
             )
         wanted = next((v for v in values if _same(v, text)), None)
         if wanted is None:
             raise OptionError(
-                f"--where {key}: expected one of {', '.join(values)} for {place}, got {text!r}."
+                f"--where {key}: expected one of {', '.join(values)} for {cell}, got {text!r}."
             )
         configs = [config for config in configs if _text(config[key]) == wanted]
     return configs
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -254,15 +257,13 @@ def _same(first: str, second: str) -> bool:
         return first == second
 
 
-def _overridden(
-    configs: Sequence[dict[str, Any]], overrides: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """With other values; configurations that become alike are one."""
+def _overridden(configs: Sequence[Config], overrides: Config) -> list[Config]:
+    """With other values; configurations that become equal are merged."""
     changed = [{**config, **overrides} for config in configs]
     return list({canonical(config): config for config in changed}.values())
 
 
-def _limited(configs: list[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]:
+def _limited(configs: list[Config], limit: int | None) -> list[Config]:
     """A fixed choice by hash, in the grid's order."""
     if limit is None or limit >= len(configs):
         return configs
@@ -273,20 +274,20 @@ def _limited(configs: list[dict[str, Any]], limit: int | None) -> list[dict[str,
 def _known_models(table: str, dataset: str, asked: Sequence[str] | None) -> list[str]:
     for name in asked or ():
         if name not in models(table):
-            raise _unknown("model", models(table), name, table)
+            _reject("model", models(table), name, table)
     return [name for name in models(table, dataset) if not asked or name in asked]
 
 
 def _known_init(text: str, table: str) -> str:
-    """The method's own name for any spelling of it; options beyond the table's are welcome."""
+    """The canonical name of a method; options after a plus are kept."""
     try:
         name, _ = parse_method(text)
-    except OptionError as error:
-        raise _unknown("init", inits(table), text, table) from error
+    except OptionError:
+        _reject("init", inits(table), text, table)
     return "+".join([name, *text.split("+")[1:]])
 
 
-def _unknown(what: str, choices: Sequence[str], got: str, where: str) -> OptionError:
-    return OptionError(
+def _reject(what: str, choices: Sequence[str], got: str, where: str) -> NoReturn:
+    raise OptionError(
         f"--{what}: expected one of {', '.join(choices)} for {where}, got {got!r}. Choose one."
     )

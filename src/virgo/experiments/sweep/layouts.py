@@ -8,18 +8,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from virgo.experiments.sweep.provenance import Provenance
-from virgo.experiments.sweep.verdicts import LEVEL, NOT_RUN, Cell, Place, Verdict
+from virgo.experiments.sweep.records import Config
+from virgo.experiments.sweep.verdicts import LEVEL, NOT_RUN, Place, ResultCell, Verdict
 
-Places = Mapping[Place, Sequence[Cell]]
+if TYPE_CHECKING:
+    from virgo.experiments.sweep.tables import ResultsTable
+
+Places = Mapping[Place, Sequence[ResultCell]]
+Labels = tuple[str, ...]
 USUAL_SEEDS = 10
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A cell as it is shown: its number, whether it is first or second, and small print."""
+    """A cell as it is shown: its number, its rank if it is first or second, and small print."""
 
     text: str
     rank: int | None = None
@@ -28,23 +33,23 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Block:
-    """A rectangle of cells; ``heads`` stand above the labels, ``small`` under a column's name."""
+class TableBlock:
+    """A rectangle of cells; ``heads`` are above the labels, ``small`` below a column's name."""
 
     title: str
-    heads: tuple[str, ...]
-    columns: tuple[str, ...]
-    small: tuple[str, ...]
-    rows: tuple[tuple[tuple[str, ...], tuple[Shown, ...]], ...]
+    heads: Labels
+    columns: Labels
+    small: Labels
+    rows: tuple[tuple[Labels, tuple[Shown, ...]], ...]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A plain table under the blocks; its first ``left`` columns are words, the rest numbers."""
+    """A plain table below the blocks; its first ``left`` columns are words, the rest numbers."""
 
     title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    header: Labels
+    rows: tuple[Labels, ...]
     left: int
     note: str = ""
     folded: bool = False
@@ -52,92 +57,92 @@ class Section:
 
 @dataclass(frozen=True)
 class View:
-    """All that is shown."""
+    """Everything that is shown of a table."""
 
-    name: str
     title: str
     legend: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[TableBlock, ...]
     sections: tuple[Section, ...]
     remarks: tuple[str, ...]
 
 
-def view(
-    name: str,
-    title: str,
-    methods: Sequence[str],
-    places: Places,
-    verdicts: Sequence[Verdict],
-    remarks: Sequence[str],
-    provenance: Provenance,
-    *,
-    details: bool,
-) -> View:
-    """Lay the cells out: methods as rows, datasets (or depths) as columns.
+def view(table: ResultsTable, *, details: bool) -> View:
+    """Lay out a table: methods as rows, datasets (or depths) as columns.
 
     Args:
-        details: also the chosen configurations and where the records come from.
+        table: the table.
+        details: also show the chosen configurations and where the records come from.
+
+    Returns:
+        The layout.
     """
-    if name == "depth":
-        blocks = _by_depth(methods, places)
-    elif name == "table1":
-        blocks = (_by_dataset(methods, places),)
-    else:
-        blocks = (_by_model(methods, places),)
-    sections = [_tests(verdicts)]
+    layout = {"depth": _by_depth, "table1": _by_dataset}.get(table.name, _by_model)
+    sections = [_tests(table.verdicts)]
     if details:
-        sections += [_configurations(places), _runs(provenance)]
-    papers = any(cell.paper for cells in places.values() for cell in cells)
+        sections += [_configurations(table.cells), _runs(table.provenance)]
     legend = (
         f"Mean ± standard deviation (n - 1) over {USUAL_SEEDS} seeds unless said, of the "
         "configuration with the best mean validation; first and second are marked among cells "
         "that were searched alike."
     )
-    if papers:
+    if any(cell.paper for cell in table.cells):
         legend += " Beneath: the paper's cell, and ours minus it."
-    shown = tuple(section for section in sections if section.rows)
-    return View(name, title, legend, blocks, shown, tuple(remarks))
+    return View(
+        table.title,
+        legend,
+        tuple(layout(table.methods, table.places)),
+        tuple(section for section in sections if section.rows),
+        table.remarks,
+    )
 
 
-def _by_dataset(methods: Sequence[str], places: Places) -> Block:
-    columns = list(places)
-    usual = columns[0].model
-    names = [p.dataset if p.model == usual else f"{p.dataset} ({p.model})" for p in columns]
-    rows = [((init,), [_at(places, place, init) for place in columns]) for init in methods]
-    return _block("", ("method",), names, rows)
+def _by_dataset(methods: Sequence[str], places: Places) -> list[TableBlock]:
+    usual = next(iter(places)).model
+    names = [p.dataset if p.model == usual else f"{p.dataset} ({p.model})" for p in places]
+    return [_by_method("", methods, places, list(places), names)]
 
 
-def _by_model(methods: Sequence[str], places: Places) -> Block:
+def _by_model(methods: Sequence[str], places: Places) -> list[TableBlock]:
     datasets = list(dict.fromkeys(place.dataset for place in places))
-    rows = []
-    for model in dict.fromkeys(place.model for place in places):
-        for init in methods:
-            line = [_at(places, Place(dataset, model), init) for dataset in datasets]
-            rows.append(((model, init), line))
-    return _block("", ("model", "method"), datasets, rows)
+    rows = [
+        ((model, init), [_at(places, Place(dataset, model), init) for dataset in datasets])
+        for model in dict.fromkeys(place.model for place in places)
+        for init in methods
+    ]
+    return [_block("", ("model", "method"), datasets, rows)]
 
 
-def _by_depth(methods: Sequence[str], places: Places) -> tuple[Block, ...]:
+def _by_depth(methods: Sequence[str], places: Places) -> list[TableBlock]:
     blocks = []
     for dataset, model in dict.fromkeys((p.dataset, p.model) for p in places):
         columns = sorted(p for p in places if (p.dataset, p.model) == (dataset, model))
-        rows = [((init,), [_at(places, place, init) for place in columns]) for init in methods]
         names = [f"{place.layers} layers" for place in columns]
-        blocks.append(_block(f"{dataset}, {model}", ("method",), names, rows))
-    return tuple(blocks)
+        blocks.append(_by_method(f"{dataset}, {model}", methods, places, columns, names))
+    return blocks
 
 
-def _at(places: Places, place: Place, init: str) -> Cell | None:
+def _by_method(
+    title: str,
+    methods: Sequence[str],
+    places: Places,
+    columns: Sequence[Place],
+    names: Sequence[str],
+) -> TableBlock:
+    rows = [((init,), [_at(places, place, init) for place in columns]) for init in methods]
+    return _block(title, ("method",), names, rows)
+
+
+def _at(places: Places, place: Place, init: str) -> ResultCell | None:
     return next((cell for cell in places.get(place, ()) if cell.init == init), None)
 
 
 def _block(
     title: str,
-    heads: tuple[str, ...],
+    heads: Labels,
     columns: Sequence[str],
-    rows: Sequence[tuple[tuple[str, ...], Sequence[Cell | None]]],
-) -> Block:
-    """What all cells of a column would say in small print is said once, under its name."""
+    rows: Sequence[tuple[Labels, Sequence[ResultCell | None]]],
+) -> TableBlock:
+    """A block; small print that all cells of a column share goes once below the column's name."""
     small = []
     for i in range(len(columns)):
         ran = [c.chosen for _, cells in rows if (c := cells[i]) and c.chosen]
@@ -147,21 +152,20 @@ def _block(
             words.append("generated")
         small.append(", ".join(word for word in words if word))
     shown = tuple(
-        (labels, tuple(show(c, said) for c, said in zip(cells, small, strict=True)))
+        (labels, tuple(_show(c, said) for c, said in zip(cells, small, strict=True)))
         for labels, cells in rows
     )
-    return Block(title, heads, tuple(columns), tuple(small), shown)
+    return TableBlock(title, heads, tuple(columns), tuple(small), shown)
 
 
-def show(cell: Cell | None, said: str = "") -> Shown:
+def _show(cell: ResultCell | None, said: str) -> Shown:
     """A cell's text and small print, without what was ``said`` above it."""
     if cell is None:
         return Shown("")
     small = []
     if cell.paper:
-        theirs = number(cell.paper.mean, cell.paper.sd)
         ours = "" if cell.difference is None else f" ({signed(cell.difference)})"
-        small.append(f"paper {theirs}{ours}")
+        small.append(f"paper {_number(cell.paper.mean, cell.paper.sd)}{ours}")
     if cell.chosen is None:
         return Shown(NOT_RUN, None, tuple(small))
     label = cell.chosen.label
@@ -169,49 +173,36 @@ def show(cell: Cell | None, said: str = "") -> Shown:
         small.append(label)
     if 0 < cell.n != USUAL_SEEDS and "seeds" not in label:
         small.append(f"n = {cell.n}")
-    hint = f"{settings(cell.chosen.config)}; {search(cell)}; n = {cell.n}"
+    hint = f"{settings(cell.chosen.config)}; {_search(cell)}; n = {cell.n}"
     if not cell.n:
         text = " or ".join(sorted(set(cell.chosen.failed.values())))
         return Shown(text, None, tuple(small), hint)
-    return Shown(number(cell.mean, cell.sd), cell.rank, tuple(small), hint)
+    return Shown(_number(cell.mean, cell.sd), cell.rank, tuple(small), hint)
 
 
 def _tests(verdicts: Sequence[Verdict]) -> Section:
     rows = []
     for verdict in verdicts:
         place = f"{verdict.place}, {verdict.family}" if verdict.family else str(verdict.place)
-        row = [place, verdict.virgo or "", verdict.classic or ""]
-        found = verdict.paired
-        if found is None:
-            if verdict.answer != NOT_RUN:  # the table itself says that
-                rows.append((*row, "", "", "", "", "", "", "", verdict.answer))
-            continue
-        rows.append(
-            (
-                *row,
-                signed(found.difference),
-                f"{signed(found.low)} to {signed(found.high)}",
-                signed(found.effect),
-                p_value(found.p),
-                p_value(found.exact),
+        names = (place, verdict.virgo or "", verdict.classic or "")
+        test = verdict.paired
+        if test is not None:
+            numbers: Labels = (
+                signed(test.difference),
+                f"{signed(test.low)} to {signed(test.high)}",
+                signed(test.effect),
+                p_value(test.p),
+                p_value(test.exact),
                 p_value(verdict.holm),
-                str(found.n),
-                verdict.answer,
+                str(test.n),
             )
-        )
-    header = (
-        "where",
-        "best Virgo",
-        "best classic",
-        "difference",
-        "95 % interval",
-        "d_z",
-        "p (t)",
-        "p (sign flips)",
-        "p (Holm)",
-        "n",
-        "Virgo better?",
-    )
+        elif verdict.answer == NOT_RUN:  # the table itself says that
+            continue
+        else:
+            numbers = ("",) * 7
+        rows.append((*names, *numbers, verdict.answer))
+    names_of = ("where", "best Virgo", "best classic", "difference", "95 % interval", "d_z")
+    header = (*names_of, "p (t)", "p (sign flips)", "p (Holm)", "n", "Virgo better?")
     note = (
         "Both are chosen by validation. Differences of test values in points, paired by seed; p of "
         "the paired t test, of all sign flips, and of the t test corrected by Holm over this "
@@ -226,35 +217,31 @@ def _tests(verdicts: Sequence[Verdict]) -> Section:
     return Section(title, header, tuple(rows), 3, note)
 
 
-def _configurations(places: Places) -> Section:
-    rows = []
-    for place, cells in places.items():
-        for cell in cells:
-            if cell.chosen:
-                rows.append(
-                    (
-                        str(place),
-                        cell.init,
-                        settings(cell.chosen.config),
-                        search(cell),
-                        str(cell.n),
-                        f"{cell.chosen.valid:.2f}",
-                    )
-                )
+def _configurations(cells: Sequence[ResultCell]) -> Section:
+    rows = tuple(
+        (
+            str(cell.place),
+            cell.init,
+            settings(cell.chosen.config),
+            _search(cell),
+            str(cell.n),
+            f"{cell.chosen.valid:.2f}",
+        )
+        for cell in cells
+        if cell.chosen
+    )
     header = ("where", "method", "configuration", "searched", "n", "validation")
-    return Section("Chosen configurations", header, tuple(rows), 4, folded=True)
+    return Section("Chosen configurations", header, rows, 4, folded=True)
 
 
 def _runs(provenance: Provenance) -> Section:
-    rows = tuple(tuple(row) for row in provenance.rows)
-    return Section("What was run", tuple(provenance.header), rows, 2, provenance.sentence)
+    return Section("What was run", provenance.header, provenance.rows, 2, provenance.sentence)
 
 
-def search(cell: Cell) -> str:
+def _search(cell: ResultCell) -> str:
     """How much of the grid a cell's choice was made from."""
     chosen = cell.chosen
-    if chosen is None:
-        return NOT_RUN
+    assert chosen is not None
     if "configurations" in chosen.label:
         return chosen.label
     of = "" if chosen.total is None else f" of {chosen.total}"
@@ -262,8 +249,8 @@ def search(cell: Cell) -> str:
     return f"{many}{of}" + (f", {chosen.label}" if chosen.label else "")
 
 
-def settings(config: Mapping[str, Any]) -> str:
-    """A configuration in one line.
+def settings(config: Config) -> str:
+    """Return a configuration in one line.
 
     >>> settings({"lr": 0.01, "weight_decay": 5e-06, "patience": None})
     'lr 0.01, weight_decay 5e-06, patience none'
@@ -273,13 +260,13 @@ def settings(config: Mapping[str, Any]) -> str:
     )
 
 
-def number(mean: float, sd: float) -> str:
-    """``81.50 ± 0.20``; one value alone has no deviation."""
+def _number(mean: float, sd: float) -> str:
+    """``81.50 ± 0.20``; a single value has no deviation."""
     return f"{mean:.2f}" if math.isnan(sd) else f"{mean:.2f} ± {sd:.2f}"
 
 
 def signed(value: float) -> str:
-    """With its sign, two digits; never a minus before a zero.
+    """Return a number with its sign and two digits, never a minus before a zero.
 
     >>> signed(0.104), signed(-0.001), signed(float("inf"))
     ('+0.10', '+0.00', '+inf')
@@ -288,7 +275,7 @@ def signed(value: float) -> str:
 
 
 def p_value(p: float | None) -> str:
-    """Three digits, and no zero that is none.
+    """Return a p value with three digits, never as 0; empty for None.
 
     >>> p_value(0.0312), p_value(0.00001), p_value(None)
     ('0.031', '< 0.001', '')

@@ -1,10 +1,9 @@
-"""What a table was made from: when, with what, at which commit, and how long it took."""
+"""What a table was made from: when, with which versions and commits, and how long it took."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from virgo.experiments.sweep.records import Record
 from virgo.experiments.sweep.selection import OK, key_of
@@ -12,7 +11,7 @@ from virgo.experiments.sweep.selection import OK, key_of
 
 @dataclass(frozen=True)
 class Run:
-    """All that was run of one dataset and model; ``hours`` are of training, all seeds added up."""
+    """Everything that was run of one dataset and model; ``hours`` are summed over seeds."""
 
     dataset: str
     model: str
@@ -22,6 +21,21 @@ class Run:
     trained: int
     failed: int
     hours: float
+
+    @classmethod
+    def of(cls, dataset: str, model: str, records: Sequence[Record]) -> Run:
+        """From the records of one dataset and model."""
+        results = [result for record in records for result in record.seeds]
+        return cls(
+            dataset,
+            model,
+            methods=len({record.init for record in records}),
+            configurations=len({key_of(record.config) for record in records}),
+            seeds=tuple(sorted({int(result["seed"]) for result in results})),
+            trained=len(results),
+            failed=sum(result["status"] != OK for result in results),
+            hours=sum(result["seconds"] or 0.0 for result in results) / 3600,
+        )
 
 
 @dataclass(frozen=True)
@@ -46,7 +60,7 @@ class Provenance:
             for record in records
         }
         return cls(
-            runs=tuple(_run(*key, group) for key, group in sorted(groups.items())),
+            runs=tuple(Run.of(*key, group) for key, group in sorted(groups.items())),
             versions=tuple(sorted(versions)),
             commits=tuple(sorted({str(record.commit) for record in records if record.commit})),
             first=times[0] if times else "",
@@ -54,24 +68,16 @@ class Provenance:
         )
 
     @property
-    def header(self) -> list[str]:
-        """Of :attr:`rows`."""
-        return [
-            "dataset",
-            "model",
-            "methods",
-            "configurations",
-            "seeds",
-            "trainings",
-            "failed",
-            "hours, added up",
-        ]
+    def header(self) -> tuple[str, ...]:
+        """The header of :attr:`rows`."""
+        counts = ("methods", "configurations", "seeds", "trainings", "failed", "hours, added up")
+        return ("dataset", "model", *counts)
 
     @property
-    def rows(self) -> list[list[str]]:
-        """One line a dataset and model."""
-        return [
-            [
+    def rows(self) -> tuple[tuple[str, ...], ...]:
+        """One row per dataset and model."""
+        return tuple(
+            (
                 run.dataset,
                 run.model,
                 str(run.methods),
@@ -80,9 +86,9 @@ class Provenance:
                 f"{run.trained:,}",
                 f"{run.failed:,}",
                 f"{run.hours:.2f}",
-            ]
+            )
             for run in self.runs
-        ]
+        )
 
     @property
     def sentence(self) -> str:
@@ -94,22 +100,8 @@ class Provenance:
         )
 
 
-def _run(dataset: str, model: str, records: Sequence[Record]) -> Run:
-    results: list[Any] = [result for record in records for result in record.seeds]
-    return Run(
-        dataset,
-        model,
-        methods=len({record.init for record in records}),
-        configurations=len({key_of(record.config) for record in records}),
-        seeds=tuple(sorted({int(result["seed"]) for result in results})),
-        trained=len(results),
-        failed=sum(result["status"] != OK for result in results),
-        hours=sum(result["seconds"] or 0.0 for result in results) / 3600,
-    )
-
-
 def span(numbers: Sequence[int]) -> str:
-    """Whole numbers, neighbours drawn together.
+    """Return sorted whole numbers with ranges of consecutive ones.
 
     >>> span([0, 1, 2, 3, 7, 9, 10])
     '0-3, 7, 9-10'

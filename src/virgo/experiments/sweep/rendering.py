@@ -1,4 +1,8 @@
-"""A laid-out table as text, markdown, LaTeX or HTML, and its cells as CSV and JSON."""
+"""A laid-out table as text, markdown, LaTeX or HTML, and its cells as CSV and JSON.
+
+Written by hand rather than with pandas, whose writers have no marks and small print within a cell,
+no rules between groups of rows and no attributes of a single HTML cell.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +15,41 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from virgo.experiments.sweep.layouts import Block, Shown, View
-from virgo.experiments.sweep.verdicts import NOT_RUN, Cell
+from virgo.experiments.sweep.layouts import Shown, TableBlock, View
+from virgo.experiments.sweep.verdicts import NOT_RUN, ResultCell
 from virgo.report.text import plain_numbers, text_table
+
+#: How first and second are marked in each format.
+_MARKS: dict[str, dict[int | None, str]] = {
+    "markdown": {1: "**{}**", 2: "<u>{}</u>"},
+    "text": {None: "{}  ", 1: "{} ¹", 2: "{} ²"},
+    "latex": {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"},
+    "html": {1: "<strong>{}</strong>", 2: "<u>{}</u>"},
+}
+
+
+def _marked(text: str, shown: Shown, form: str) -> str:
+    rank = shown.rank if shown.rank in (1, 2) else None
+    return _MARKS[form].get(rank, "{}").format(text)
+
 
 # --- markdown -----------------------------------------------------------------------------------
 
+_MARKDOWN = str.maketrans({sign: f"\\{sign}" for sign in "\\`*_|[]"} | {"<": "&lt;", ">": "&gt;"})
+
 
 def to_markdown(view: View) -> str:
-    """First in bold, second underlined; small print after a line break in its cell."""
+    """Markdown: first in bold, second underlined, small print after a line break in its cell."""
     parts = [view.legend]
     for block in view.blocks:
         if block.title:
             parts.append(f"**{_md(block.title)}**")
-        head = [*block.heads, *map(_md_lines, zip(block.columns, block.small, strict=True))]
+        names = zip(block.columns, block.small, strict=True)
+        head = [*block.heads, *("<br>".join(_md(line) for line in pair if line) for pair in names)]
         body = [[*map(_md, labels), *map(_md_cell, cells)] for labels, cells in block.rows]
         parts.append(_md_table(head, body, len(block.heads)))
-    parts += [f"- {_md(line)}" for line in view.remarks[:1]]
-    if len(view.remarks) > 1:
-        parts[-1] += "".join(f"\n- {_md(line)}" for line in view.remarks[1:])
+    if view.remarks:
+        parts.append("\n".join(f"- {_md(line)}" for line in view.remarks))
     for section in view.sections:
         body = [list(map(_md, row)) for row in section.rows]
         grid = _md_table(list(map(_md, section.header)), body, section.left)
@@ -47,27 +67,18 @@ def _md_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -
 
 
 def _md(text: str) -> str:
-    for sign in "\\`*_|<>[]":
-        text = text.replace(sign, f"\\{sign}" if sign not in "<>" else f"&{'lg'[sign == '>']}t;")
-    return text
-
-
-def _md_lines(lines: tuple[str, ...]) -> str:
-    return "<br>".join(_md(line) for line in lines if line)
+    return text.translate(_MARKDOWN)
 
 
 def _md_cell(shown: Shown) -> str:
-    marked = {1: f"**{shown.text}**", 2: f"<u>{shown.text}</u>"}.get(shown.rank or 0, shown.text)
-    return "<br>".join([marked, *map(_md, shown.small)])
+    return "<br>".join([_marked(shown.text, shown, "markdown"), *map(_md, shown.small)])
 
 
 # --- plain text ---------------------------------------------------------------------------------
 
-_MARKS = {1: " ¹", 2: " ²"}
-
 
 def to_text(view: View) -> str:
-    """For a terminal: first and second carry a small 1 and 2."""
+    """Text for a terminal: first and second have a small 1 and 2."""
     lines = [*_wrapped(view.title), "", *_wrapped(view.legend)]
     for block in view.blocks:
         head = (*block.heads, *block.columns)
@@ -75,15 +86,12 @@ def to_text(view: View) -> str:
         if any(block.small):
             body.append((*[""] * len(block.heads), *block.small))
         for labels, cells in block.rows:
-            body.append((*labels, *(c.text + _MARKS.get(c.rank or 0, "  ") for c in cells)))
+            body.append((*labels, *(_marked(cell.text, cell, "text") for cell in cells)))
             for i in range(max(len(cell.small) for cell in cells)):
                 small = (cell.small[i] if i < len(cell.small) else "" for cell in cells)
                 body.append((*[""] * len(labels), *small))
-        lines += [
-            "",
-            *([block.title] if block.title else []),
-            *text_table(head, body, left=len(block.heads)),
-        ]
+        lines += ["", block.title] if block.title else [""]
+        lines += text_table(head, body, left=len(block.heads))
     for section in view.sections:
         lines += ["", section.title, *text_table(section.header, section.rows, left=section.left)]
         lines += _wrapped(section.note)
@@ -98,26 +106,20 @@ def _wrapped(text: str) -> list[str]:
 
 # --- LaTeX --------------------------------------------------------------------------------------
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "<": r"$<$",
-    ">": r"$>$",
-    "|": r"$|$",
-}
+_LATEX = str.maketrans(
+    {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {sign: f"${sign}$" for sign in "<>|"}
+    | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+    }
+)
 
 
 def to_latex(view: View) -> str:
-    """One ``tabular`` a block; the remarks are comments for whoever writes the caption."""
+    """LaTeX: one ``tabular`` per block; the remarks are comments for the caption."""
     lines = [
         f"% {view.title}",
         r"% needs \usepackage{booktabs}; bold: first, underlined: second",
@@ -128,7 +130,7 @@ def to_latex(view: View) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _tex_block(block: Block) -> list[str]:
+def _tex_block(block: TableBlock) -> list[str]:
     kinds = "l" * len(block.heads) + "c" * len(block.columns)
     columns = [
         _tex_stack([_tex(name), *([rf"\scriptsize {_tex(small)}"] if small else [])])
@@ -151,12 +153,11 @@ def _tex_block(block: Block) -> list[str]:
 
 
 def _tex(text: str) -> str:
-    return "".join(_LATEX.get(sign, sign) for sign in text)
+    return text.translate(_LATEX)
 
 
 def _tex_cell(shown: Shown) -> str:
-    text = _tex(shown.text)
-    text = {1: rf"\textbf{{{text}}}", 2: rf"\underline{{{text}}}"}.get(shown.rank or 0, text)
+    text = _marked(_tex(shown.text), shown, "latex")
     return _tex_stack([text, *(rf"\scriptsize {_tex(line)}" for line in shown.small)])
 
 
@@ -188,7 +189,7 @@ p.note { color: var(--soft); max-width: 60rem; }
 
 
 def to_html(view: View) -> str:
-    """No script, no other file; a cell's configuration shows when the pointer rests on it."""
+    """One HTML page without scripts or other files; a cell's configuration is its tooltip."""
     parts = [f"<h1>{_h(view.title)}</h1>", f'<p class="note">{_h(view.legend)}</p>']
     for block in view.blocks:
         if block.title:
@@ -236,8 +237,7 @@ def _h_table(head: str, body: Sequence[str]) -> str:
 
 
 def _h_cell(shown: Shown) -> str:
-    text = _h(shown.text)
-    text = {1: f"<strong>{text}</strong>", 2: f"<u>{text}</u>"}.get(shown.rank or 0, text)
+    text = _marked(_h(shown.text), shown, "html")
     small = "".join(f"<small>{_h(line)}</small>" for line in shown.small)
     hint = f' title="{_h(shown.hint)}"' if shown.hint else ""
     return f"<td{hint}>{text}{small}</td>"
@@ -246,8 +246,8 @@ def _h_cell(shown: Shown) -> str:
 # --- cells as data ------------------------------------------------------------------------------
 
 
-def flat(cell: Cell) -> dict[str, Any]:
-    """A cell in plain types, one level deep but for its configuration and its seeds."""
+def flat(cell: ResultCell) -> dict[str, Any]:
+    """A cell in plain types, flat except for its configuration and its seeds."""
     chosen, paper = cell.chosen, cell.paper
     return {
         "dataset": cell.place.dataset,
@@ -278,7 +278,7 @@ def _or_none(value: float) -> float | None:
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line a cell; the seeds stay in the records and in the JSON."""
+    """CSV with one line per cell; the values of single seeds are in the JSON only."""
     out = io.StringIO()
     names = [name for name in rows[0] if name != "tests"]
     writer = csv.DictWriter(out, names, extrasaction="ignore", lineterminator="\n")
@@ -291,5 +291,5 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def to_json(document: Mapping[str, Any], indent: int | None) -> str:
-    """Infinity in words, for JSON has none; ending in a line break as files do."""
+    """JSON with infinity in words, ending in a line break."""
     return json.dumps(plain_numbers(dict(document)), indent=indent, allow_nan=False) + "\n"

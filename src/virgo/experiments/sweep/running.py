@@ -1,4 +1,4 @@
-"""A whole sweep: keep the boards tidy, keep the workers alive, and report."""
+"""A whole sweep: a supervisor that keeps trials queued, workers alive, and reports progress."""
 
 from __future__ import annotations
 
@@ -11,41 +11,32 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from virgo.errors import OptionError
 from virgo.experiments.sweep.bench import failed
 from virgo.experiments.sweep.claims import SEED
-from virgo.experiments.sweep.exporting import Status, collect, export, status, studies
-from virgo.experiments.sweep.storage import Storage, myself, open_storage, started
+from virgo.experiments.sweep.storage import Storage, Worker, open_storage, worker_of
 from virgo.experiments.sweep.worker import Stop, Sweep, one_thread, work
 from virgo.experiments.sweep.worker import main as worker_main
 from virgo.graph.threads import cores
 
-__all__ = [
-    "Keeper",
-    "Progress",
-    "Status",
-    "collect",
-    "export",
-    "open_storage",
-    "run",
-    "status",
-    "studies",
-]
-
 _EVERY = 2.0  # seconds between two looks at the storage
 _SHARE = 0.02  # of the time may go into these looks while workers have enough to do
-_HURRY = 0.2  # and while they may be waiting for us
-_DEATHS = 3  # of workers in one seed, under our eyes, until it is given up
+_HURRY = 0.2  # and while they may be waiting for new trials
+_DEATHS = 3  # of workers in one seed until it is given up
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a sweep is.
+    """Progress of a sweep.
 
-    ``seeds`` were done of ``total`` (``begun`` when it was started, ``failed`` without a number);
-    ``best`` is the best mean validation of each (dataset, model, init) so far.
+    Attributes:
+        seeds: seeds that are done.
+        total: seeds that are wanted.
+        begun: seeds that were done when the sweep was started.
+        failed: seeds without a number.
+        elapsed: seconds since the start.
+        best: best mean validation of each (dataset, model, init) so far.
     """
 
     seeds: int
@@ -57,13 +48,22 @@ class Progress:
 
     @property
     def rate(self) -> float | None:
-        """Seeds an hour, of all who work on this sweep."""
+        """Seeds per hour of all workers of this sweep; None as long as there are none."""
         done = self.seeds - self.begun
         return done / self.elapsed * 3600 if done and self.elapsed > 0 else None
 
 
-class Keeper:
-    """Adds trials ahead of the workers, frees those of dead workers, and counts."""
+Report = Callable[[Progress], None]
+
+
+class Supervisor:
+    """Adds trials ahead of the workers, frees those of dead workers, and counts.
+
+    Args:
+        sweep: what to run.
+        storage: the sweep's storage.
+        ahead: how many trials should be waiting.
+    """
 
     def __init__(self, sweep: Sweep, storage: Storage, ahead: int) -> None:
         self._storage = storage
@@ -78,10 +78,11 @@ class Keeper:
 
     @property
     def complete(self) -> bool:
+        """Whether nothing is left to run."""
         return all(board.complete for board in self._boards)
 
     def tend(self, *, now: bool = False) -> bool:
-        """Tidy the cells that are being worked on, if it is time to. True if it was."""
+        """Tidy the cells that are being worked on, if it is time to or ``now``; True if it was."""
         start = time.monotonic()
         if start < self._next and not now:
             return False
@@ -95,11 +96,12 @@ class Keeper:
         cost = time.monotonic() - start
         enough = waiting >= self._ahead
         rest, share = (_EVERY, _SHARE) if enough else (_EVERY / 4, _HURRY)
-        # what was added once says nothing about the cost of looking
+        # adding trials happens once and does not count as the cost of looking
         self._next = start + cost + max(rest, 0.0 if added else min(cost / share, 30.0))
         return True
 
     def progress(self) -> Progress:
+        """The progress at the last look."""
         counts = [(board.cell, board.count()) for board in self._boards]
         best: dict[tuple[str, str, str], float] = {}
         for cell, count in counts:
@@ -108,18 +110,22 @@ class Keeper:
                 best[name] = max(count.best, best.get(name, 0.0))
         return Progress(
             sum(count.seeds for _, count in counts),
-            sum(count.all_seeds for _, count in counts),
+            sum(count.total for _, count in counts),
             self._begun,
             sum(count.failed for _, count in counts),
             time.monotonic() - self._start,
             best,
         )
 
-    def bury(self, worker: Mapping[str, Any], how: str) -> None:
-        """One of our workers was killed. A seed that did this again and again is given up.
+    def bury(self, worker: Worker, how: str) -> None:
+        """Free the trial of a killed worker; give a seed up that has killed several.
 
-        That is how a seed ends that the system kills for its memory; without a limit the sweep
-        would never end.
+        The operating system kills a seed that takes all memory; without a limit the sweep would
+        never end.
+
+        Args:
+            worker: the process that was killed.
+            how: the name of the signal.
         """
         for board in self._boards:
             if board.complete:
@@ -137,83 +143,74 @@ class Keeper:
 # --- running ------------------------------------------------------------------------------------
 
 
-def run(
-    sweep: Sweep,
-    jobs: int | None = None,
-    report: Callable[[Progress], None] = lambda progress: None,
-) -> Progress:
-    """Run what a sweep lacks; returns when all of it is there.
+def run(sweep: Sweep, jobs: int | None = None, report: Report = lambda progress: None) -> Progress:
+    """Run everything of a sweep that is missing.
 
     May be killed, interrupted and called again at any time, in several processes and on several
     machines at once.
 
     Args:
         sweep: what to run.
-        jobs: worker processes; one a core by default, 0 or 1 for none but this.
-        report: called now and then with how far it is.
+        jobs: worker processes; one per core by default, 0 or 1 to work in this process.
+        report: called now and then with the progress.
+
+    Returns:
+        The progress at the end.
 
     Raises:
-        VirgoError: as soon as a seed raises one; trials that were under way are put back.
+        VirgoError: as soon as a seed raises one; running trials are put back.
+        OptionError: if ``jobs`` is negative.
     """
     jobs = cores() if jobs is None else jobs
     if jobs < 0:
         raise OptionError(f"--jobs: expected 0 or more, got {jobs}.")
     storage = open_storage(sweep.storage, grace=sweep.grace)
     try:
-        keeper = Keeper(sweep, storage, ahead=4 * max(1, jobs))
-        keeper.tend(now=True)
-        report(keeper.progress())
-        if not keeper.complete:
-            (_alone if jobs < 2 else _together)(sweep, storage, jobs, keeper, report)
-            keeper.tend(now=True)
-        report(keeper.progress())
-        return keeper.progress()
+        supervisor = Supervisor(sweep, storage, ahead=4 * max(1, jobs))
+        supervisor.tend(now=True)
+        report(supervisor.progress())
+        if not supervisor.complete:
+            if jobs < 2:
+                _run_here(sweep, storage, supervisor, report)
+            else:
+                _run_workers(sweep, jobs, supervisor, report)
+            supervisor.tend(now=True)
+        report(supervisor.progress())
+        return supervisor.progress()
     finally:
         storage.close()
 
 
-def _alone(
-    sweep: Sweep,
-    storage: Storage,
-    jobs: int,
-    keeper: Keeper,
-    report: Callable[[Progress], None],
-) -> None:
+def _run_here(sweep: Sweep, storage: Storage, supervisor: Supervisor, report: Report) -> None:
     def between(idle: bool) -> None:
-        if keeper.tend(now=idle):
-            report(keeper.progress())
+        if supervisor.tend(now=idle):
+            report(supervisor.progress())
 
     with one_thread():
         work(sweep, storage, Stop(), between)
 
 
-def _together(
-    sweep: Sweep,
-    storage: Storage,
-    jobs: int,
-    keeper: Keeper,
-    report: Callable[[Progress], None],
-) -> None:
-    crew = [Hand(sweep) for _ in range(jobs)]
+def _run_workers(sweep: Sweep, jobs: int, supervisor: Supervisor, report: Report) -> None:
+    workers = [WorkerProcess(sweep) for _ in range(jobs)]
     try:
-        while any(hand.working for hand in crew):
+        while any(worker.working for worker in workers):
             time.sleep(0.1)
-            for place, hand in enumerate(crew):
-                how = hand.killed()
+            for index, worker in enumerate(workers):
+                how = worker.killed()
                 if how:
-                    keeper.bury(hand.worker, how)
-                    crew[place] = Hand(sweep)
-            if keeper.tend():
-                report(keeper.progress())
+                    supervisor.bury(worker.identity, how)
+                    workers[index] = WorkerProcess(sweep)
+            if supervisor.tend():
+                report(supervisor.progress())
     finally:
-        for hand in crew:
-            hand.end()
-        for hand in crew:
-            hand.join()
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.join()
 
 
-class Hand:
-    """A worker process, seen from its parent."""
+class WorkerProcess:
+    """A worker process, seen from its supervisor."""
 
     def __init__(self, sweep: Sweep) -> None:
         # not forked: a copy of a process with threads and connections may hang
@@ -228,11 +225,12 @@ class Hand:
         with _environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", NUMBA_NUM_THREADS="1"):
             self._process.start()
         theirs.close()
-        self.worker = myself() | _process_of(self._process.pid)
+        assert self._process.pid is not None
+        self.identity = worker_of(self._process.pid)
 
     @property
     def working(self) -> bool:
-        """Whether it still is; an error that ended it is raised here."""
+        """Whether it still runs; an error that ended it is raised here."""
         if self._process.is_alive():
             return True
         if self._process.exitcode != 0:
@@ -240,7 +238,7 @@ class Hand:
         return False
 
     def killed(self) -> str:
-        """The signal that killed it, if one did."""
+        """The signal that killed it, or an empty string."""
         code = self._process.exitcode
         return signal.Signals(-code).name if code is not None and code < 0 else ""
 
@@ -253,12 +251,13 @@ class Hand:
             pass
         raise kind(text)
 
-    def end(self) -> None:
-        """Ask it to end; the seed in flight is given up."""
+    def terminate(self) -> None:
+        """Ask it to end; the running seed is lost."""
         if self._process.is_alive():
             self._process.terminate()
 
     def join(self) -> None:
+        """Wait for its end, and kill it if that takes too long."""
         self._process.join(timeout=60)
         if self._process.is_alive():
             self._process.kill()
@@ -266,14 +265,9 @@ class Hand:
         self._pipe.close()
 
 
-def _process_of(pid: int | None) -> dict[str, Any]:
-    assert pid is not None
-    return {"pid": pid, "started": started(pid)}
-
-
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
-    """For a process that is started in here."""
+    """Set environment variables for a process that is started in here."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,28 +1,26 @@
-"""From the raw records of one cell to the number in it: the paper's selection, and what it hides.
+"""From the raw records of one cell to its number: the paper's selection.
 
 The configuration with the best mean validation over its seeds is chosen, and its test values are
-reported. What the choice was made from (how much of the grid, how many seeds, how many epochs) is
-kept with it, for two cells may only be compared if both were searched alike.
+reported. What it was chosen from (how much of the grid, how many seeds, how many epochs) is kept,
+because two cells may only be compared if both were searched alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from virgo.errors import DataError
-from virgo.experiments.sweep.records import Record
+from virgo.experiments.sweep.records import Config, Record, SeedResult
 from virgo.experiments.sweep.statistics import mean
 
-Config = Mapping[str, Any]
-Key = tuple[tuple[str, Any], ...]
+Key = tuple[tuple[str, object], ...]
 
 OK = "ok"
 
 
 def key_of(config: Config, *, without: Sequence[str] = ()) -> Key:
-    """A configuration as something to look up by; 0 and 0.0 are the same.
+    """Return a configuration as a key to look up by; 0 and 0.0 are the same.
 
     >>> key_of({"lr": 0.01, "dropout": 0}) == key_of({"dropout": 0.0, "lr": 0.01})
     True
@@ -55,9 +53,9 @@ class Chosen:
         searched: configurations with at least one seed.
         total: configurations of the grid; None if there is no grid for this cell.
         screened: (K, M) where all were run with K seeds and the best M with all seeds.
-        partial: in what the search falls short of the grid: empty, or words.
+        partial: where the search falls short of the grid, in words.
         protocol: equal for two cells that were searched alike.
-        generated: what must be said about the data.
+        generated: the remark on generated data.
     """
 
     config: Config
@@ -69,15 +67,12 @@ class Chosen:
     total: int | None
     screened: tuple[int, int] | None
     partial: tuple[str, ...]
-    protocol: tuple[Any, ...]
+    protocol: tuple[object, ...]
     generated: str | None
 
     @property
     def label(self) -> str:
-        """What has to stand beside the number.
-
-        A cell that was searched over the whole grid with all seeds has nothing to say.
-        """
+        """The label beside the number; empty for a search of the whole grid with all seeds."""
         words = []
         if self.partial:
             words.append(f"partial ({', '.join(self.partial)})")
@@ -97,7 +92,7 @@ class _Trial:
     """One configuration with the seeds of all its records."""
 
     config: Config
-    place: tuple[int, str]  # in the grid; a configuration that is not in it comes after
+    place: tuple[int, str]  # in the grid; a configuration outside it comes after
     valid: dict[int, float]
     test: dict[int, float]
     failed: dict[int, str]
@@ -108,12 +103,12 @@ class _Trial:
 
     @property
     def score(self) -> float:
-        """Mean validation; rounded so that a tie on paper is a tie here."""
+        """Mean validation, rounded so that equal means are equal numbers."""
         return round(mean(list(self.valid.values())), 12) if self.valid else -1.0
 
 
 def select(records: Iterable[Record], grid: Space | None = None) -> Chosen | None:
-    """The chosen configuration of one cell; None where nothing was run.
+    """Choose the configuration of one cell.
 
     Only configurations with the full number of seeds compete (if none has it, those that have the
     most). One with a failed seed is chosen only if all that compete have one. A tie goes to the
@@ -122,19 +117,21 @@ def select(records: Iterable[Record], grid: Space | None = None) -> Chosen | Non
     Args:
         records: of one dataset, model and method (and depth, where depth is a column).
         grid: what was to be searched; without it nothing is called partial.
+
+    Returns:
+        The choice, or None if nothing was run.
     """
     records = list(records)
     trials = _merge(records, grid)
     if not trials:
         return None
     pool, kind, total, partial = _pool(trials, grid)
-    full = grid.seeds if grid else max(trial.count for trial in pool.values())
     most = max(trial.count for trial in pool.values())
+    full = grid.seeds if grid else most
     need = min(full, most)
     competing = {k: t for k, t in pool.items() if t.count >= need or t.failed}
-    screened = _screening(pool, competing, records) if need == full else None
-    if len(pool) != total:
-        screened = None
+    whole = need == full and len(pool) == total
+    screened = _screening(pool, competing, records) if whole else None
     if need < full:
         partial.append(f"{need} of {full} seeds")
     if total is not None and len(competing) < total and not screened:
@@ -142,7 +139,7 @@ def select(records: Iterable[Record], grid: Space | None = None) -> Chosen | Non
     best = min(competing.values(), key=_order)
     seeds = frozenset(best.valid) | frozenset(best.failed)
     alike = frozenset(pool if screened else competing)
-    said = sorted({record.generated for record in records if record.generated})
+    generated = sorted({record.generated for record in records if record.generated})
     return Chosen(
         config=best.config,
         valid=100 * mean(list(best.valid.values())),
@@ -154,18 +151,18 @@ def select(records: Iterable[Record], grid: Space | None = None) -> Chosen | Non
         screened=screened,
         partial=tuple(partial),
         protocol=(kind, alike, screened, seeds, bool(best.failed)),
-        generated="; ".join(said) or None,
+        generated="; ".join(generated) or None,
     )
 
 
-def _order(trial: _Trial) -> tuple[Any, ...]:
+def _order(trial: _Trial) -> tuple[object, ...]:
     """The smallest is chosen: no failed seed, most seeds left, best validation, first in grid."""
     left = len(trial.valid) if trial.failed else 0
     return (bool(trial.failed), -left, -trial.score, trial.place)
 
 
 def _merge(records: Iterable[Record], grid: Space | None) -> dict[Key, _Trial]:
-    """One trial a configuration; a seed that was recorded twice must have given the same."""
+    """One trial per configuration; a seed that was recorded twice must have the same result."""
     places = {key_of(config): i for i, config in enumerate(grid.configs)} if grid else {}
     trials: dict[Key, _Trial] = {}
     for record in records:
@@ -179,7 +176,7 @@ def _merge(records: Iterable[Record], grid: Space | None) -> dict[Key, _Trial]:
     return {key: trial for key, trial in trials.items() if trial.count}
 
 
-def _add(trial: _Trial, result: Any, record: Record) -> None:
+def _add(trial: _Trial, result: SeedResult, record: Record) -> None:
     seed, status = int(result["seed"]), result["status"]
     before = trial.failed.get(seed) or (trial.valid.get(seed), trial.test.get(seed))
     now = status if status != OK else (result["valid"], result["test"])
@@ -200,45 +197,40 @@ def _pool(
     """Which trials compete with each other: the grid's own, else shortened ones, else others.
 
     Returns:
-        The trials, what they are, how many the grid has of their kind, and what to say of them.
+        The trials, their kind, how many the grid has of it, and in what they are partial.
     """
     if grid is None:
         return trials, "no grid", None, []
     own = {key_of(config) for config in grid.configs}
-    found = {key: trial for key, trial in trials.items() if key in own}
-    if found:
-        return found, "grid", len(own), []
+    pool = {key: trial for key, trial in trials.items() if key in own}
+    if pool:
+        return pool, "grid", len(own), []
     short = {key_of(config, without=["epochs"]) for config in grid.configs}
-    found = {
-        key: trial
-        for key, trial in trials.items()
-        if key_of(trial.config, without=["epochs"]) in short
-    }
-    if found:
-        ran = _numbers(trial.config.get("epochs") for trial in found.values())
+    pool = {k: t for k, t in trials.items() if key_of(t.config, without=["epochs"]) in short}
+    if pool:
+        ran = _numbers(trial.config.get("epochs") for trial in pool.values())
         of = _numbers(config.get("epochs") for config in grid.configs)
-        return found, f"epochs {ran}", len(short), [f"epochs {ran} of {of}"]
+        return pool, f"epochs {ran}", len(short), [f"epochs {ran} of {of}"]
     words = f"{len(trials)} configurations outside the grid of {len(own)}"
     return trials, "outside", None, [words]
 
 
-def _numbers(values: Iterable[Any]) -> str:
+def _numbers(values: Iterable[int | None]) -> str:
     return "/".join(str(value) for value in sorted({value for value in values if value}))
 
 
 def _screening(
     pool: Mapping[Key, _Trial], competing: Mapping[Key, _Trial], records: Iterable[Record]
 ) -> tuple[int, int] | None:
-    """(K, M) if the records say so and it is finished: all have K seeds, the best M have all.
-
-    A screening that was interrupted, or mixed with another, is a partial search like any other.
-    """
-    said = {(record.screen["seeds"], record.screen["top"]) for record in records if record.screen}
+    """(K, M) of a finished screening; one that was interrupted or mixed is a partial search."""
+    screens = {
+        (record.screen["seeds"], record.screen["top"]) for record in records if record.screen
+    }
     rest = [trial for key, trial in pool.items() if key not in competing]
-    if len(said) != 1 or not rest:
+    if len(screens) != 1 or not rest:
         return None
-    few, top = said.pop()
-    # one that failed among the first K seeds did not go on; one that failed later did
+    few, top = screens.pop()
+    # a configuration that failed within the first K seeds was not continued
     went_on = [trial for trial in competing.values() if trial.count > few]
     if len(went_on) < top or any(trial.count < few for trial in rest):
         return None

@@ -1,7 +1,8 @@
-"""Is one method better than another over the same seeds? Paired tests, their effect, and Holm.
+"""Paired tests of two methods over the same seeds, their effect size, and Holm's correction.
 
 The seeds are paired: seed 3 of one method has the same split and the same batch order as seed 3 of
-another. What they share cancels in the difference of the two, so the tests are about differences.
+another. What they share cancels in the difference, so the tests are about differences. They are
+written here because scipy has neither the correction for folds nor an interval of paired means.
 
 Where the seeds are folds, their training sets overlap and the differences are not independent of
 each other: :func:`paired` then takes how much they overlap.
@@ -17,12 +18,12 @@ import numpy as np
 
 from virgo.errors import DataError, OptionError
 
-#: Up to so many pairs all 2^n ways to flip the signs are counted.
+#: Up to this many pairs all 2^n ways to flip the signs are counted.
 MOST_FLIPPED = 16
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, the same whatever the order of the values; NaN of none.
+    """Return the mean, independent of the order of the values; NaN for none.
 
     >>> mean([0.1] * 10)
     0.1
@@ -31,7 +32,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """The standard deviation with ``n - 1`` below the root (ddof 1); NaN of fewer than two.
+    """Return the standard deviation (ddof 1); NaN for fewer than two values.
 
     >>> round(deviation([1.0, 2.0, 3.0]), 3), deviation([1.0])
     (1.0, nan)
@@ -44,7 +45,7 @@ def deviation(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Paired:
-    """What paired differences ``d_1 .. d_n`` show, in the unit of the values.
+    """The test of paired differences ``d_1 .. d_n``, in the unit of the values.
 
     Attributes:
         difference: their mean, ``mean(d)``.
@@ -54,7 +55,7 @@ class Paired:
         p: two-sided p value of the paired t test, ``t = mean(d) / error`` on ``n - 1`` degrees of
             freedom, where ``error = sd(d) sqrt(1/n + overlap)``. Where all differences are equal
             there is no t; ``2^(1 - m)`` stands in with ``m = 1 / (1/n + overlap)``, the number of
-            independent pairs that would have this error: less than that ``m`` pairs cannot show.
+            independent pairs that would have this error: ``m`` pairs cannot show less.
         exact: two-sided p value of the sign-flip permutation test; None for too many pairs, and
             with an overlap, as pairs that depend on each other cannot change signs one by one.
         n: pairs.
@@ -95,6 +96,12 @@ def paired(
         overlap: ``n_test / n_train`` where the seeds are splits of the same data, e.g. 1/8 for ten
             folds of which one is tested, one validated and eight are trained on; 0 for seeds that
             are independent.
+
+    Returns:
+        Difference, interval, effect and p values.
+
+    Raises:
+        OptionError: if the seeds differ, are fewer than two or have values that are not finite.
 
     >>> found = paired({0: 3.0, 1: 5.0, 2: 4.0}, {0: 1.0, 1: 2.0, 2: 3.0})
     >>> found.difference, round(found.effect, 3), round(found.p, 4), found.exact
@@ -155,7 +162,18 @@ def _tested(differences: Sequence[float], overlap: float) -> Paired:
 
 
 def student(t: float, degrees: int, level: float = 0.95) -> tuple[float, float]:
-    """Two-sided p value of ``t``, and the quantile that an interval of ``level`` reaches to.
+    """Student's t distribution.
+
+    Args:
+        t: the statistic.
+        degrees: degrees of freedom.
+        level: of the interval.
+
+    Returns:
+        The two-sided p value of ``t``, and the quantile that an interval of ``level`` reaches to.
+
+    Raises:
+        DataError: if scipy is missing.
 
     >>> p, reach = student(2.262157, 9)
     >>> round(p, 6), round(reach, 6)
@@ -174,8 +192,13 @@ def student(t: float, degrees: int, level: float = 0.95) -> tuple[float, float]:
 def sign_flip(differences: Sequence[float]) -> float | None:
     """Exact two-sided p value: in how many of the ``2^n`` sign patterns ``|mean|`` is as large.
 
-    If the two methods are alike, each difference could as well have had the other sign. None above
-    16 pairs, where counting all is no longer cheap.
+    If the two methods are alike, each difference could as well have had the other sign.
+
+    Args:
+        differences: the paired differences.
+
+    Returns:
+        The p value; None above 16 pairs, where counting all is no longer cheap.
 
     >>> sign_flip([2.0, 3.0, 1.0]), sign_flip([1.0, -1.0]), sign_flip([1.0] * 10)
     (0.25, 1.0, 0.001953125)
@@ -197,6 +220,12 @@ def holm(values: Sequence[float]) -> list[float]:
     With ``p_(1) <= .. <= p_(m)``, ``adjusted_(i) = max_{j <= i} min(1, (m - j + 1) p_(j))``. That
     at least one of the true null hypotheses is rejected at level ``a`` has at most probability
     ``a``, however the tests depend on each other.
+
+    Args:
+        values: p values.
+
+    Returns:
+        The adjusted p values.
 
     >>> holm([0.01, 0.04, 0.03, 0.005])
     [0.03, 0.06, 0.06, 0.02]

@@ -1,15 +1,14 @@
 """Optuna's database storage, made safe for workers that may be killed at any moment.
 
-Optuna brings studies, trials, heartbeats and retries. Four things are added here:
+Optuna brings studies, trials and heartbeats. Three things are added here:
 
 - On SQLite a transaction that may write takes the write lock when it begins. Optuna reads a
   trial's state and then changes it, and SQLite has no row locks: without this, two workers could
   both read "waiting" and both take the trial.
 - A trial is given a heartbeat before it is taken. Optuna gives it one a moment later, and never
   calls a trial stale that has none: a worker killed in that moment would block it for ever.
-- On the machine it runs on, a worker is looked up by its process id: a dead one's trial is free at
-  once, and a living one's is never taken, however late its heartbeat is.
-- Everything that touches Optuna's experimental parts is in this file.
+- On its own machine a worker is looked up by its process id: a dead worker's trial is free at once,
+  and a living one's is never taken, however late its heartbeat is.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from virgo.errors import DataError, OptionError
 try:
     import optuna
     import sqlalchemy
+    from optuna.exceptions import UpdateFinishedTrialError
     from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial, TrialState
 except ImportError as missing:  # pragma: no cover
@@ -40,13 +40,23 @@ except ImportError as missing:  # pragma: no cover
 
 WORKER = "worker"  # the attribute of a trial that says who runs it
 GRACE = 60  # seconds without a heartbeat after which a worker on another machine counts as dead
+Worker = dict[str, Any]  # host, process id and start time, as `myself` returns them
 
 
-# --- where it is --------------------------------------------------------------------------------
+# --- opening ------------------------------------------------------------------------------------
 
 
 def url_of(where: str | Path) -> str:
     """The database URL of a path or URL.
+
+    Args:
+        where: the path of an SQLite file, or an SQLite or PostgreSQL URL.
+
+    Returns:
+        The URL with the driver to use.
+
+    Raises:
+        OptionError: for any other kind of URL.
 
     >>> url_of("postgresql://me@host/sweeps")
     'postgresql+psycopg://me@host/sweeps'
@@ -65,7 +75,7 @@ def url_of(where: str | Path) -> str:
 
 
 def _shown(url: str) -> str:
-    """Without its password."""
+    """The URL without its password."""
     try:
         return sqlalchemy.engine.make_url(url).render_as_string(hide_password=True)
     except sqlalchemy.exc.ArgumentError:
@@ -73,12 +83,19 @@ def _shown(url: str) -> str:
 
 
 def open_storage(where: str | Path, *, grace: int = GRACE, create: bool = True) -> Storage:
-    """Connect to a storage, and make its tables if it is new.
+    """Connect to a storage, and create its tables if it is new.
 
     Args:
         where: a path (SQLite) or a PostgreSQL URL.
         grace: seconds without a heartbeat after which a trial's worker counts as dead.
-        create: whether an SQLite file may be made.
+        create: whether an SQLite file may be created.
+
+    Returns:
+        The storage, to be closed after use.
+
+    Raises:
+        OptionError: for a bad URL or grace period, or if a driver is missing.
+        DataError: if the database is missing, cannot be opened or has another version's tables.
     """
     if grace < 1:
         raise OptionError(f"--grace: expected at least 1 second, got {grace}.")
@@ -92,14 +109,21 @@ def open_storage(where: str | Path, *, grace: int = GRACE, create: bool = True) 
             )
         path.parent.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    for attempt in range(10):
+    attempt = 0
+    while True:
+        attempt += 1
         try:
             with _quiet():
                 return Storage(url, grace)
         except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-            if attempt == 9 or not _passing(error):
-                raise _unreachable(url, error) from error
-            time.sleep(random.uniform(0.05, 0.5))
+            if attempt == 10 or not _is_creation_race(error):
+                cause = error.__cause__ or error
+                reason = " ".join(str(getattr(cause, "orig", None) or cause).split())
+                raise DataError(
+                    f"--storage: expected a database that can be opened, got {reason} for "
+                    f"{_shown(url)}."
+                ) from error
+            time.sleep(random.Random().uniform(0.05, 0.5))
         except ImportError as error:
             raise OptionError(
                 f"--storage: expected the package psycopg for {_shown(url)}, got {error}. "
@@ -107,26 +131,17 @@ def open_storage(where: str | Path, *, grace: int = GRACE, create: bool = True) 
             ) from error
         except RuntimeError as error:  # another version's tables
             raise DataError(f"--storage {_shown(url)}: {error}") from error
-    raise AssertionError("not reached")
 
 
-def _passing(error: Exception) -> bool:
-    """Two that make the tables at once get in each other's way; a moment later they are there."""
+def _is_creation_race(error: Exception) -> bool:
+    """Whether another process created the tables at the same time; a retry then succeeds."""
     words = ("already exists", "locked", "duplicate", "unique")
     return any(word in str(error.__cause__ or error).lower() for word in words)
 
 
-def _unreachable(url: str, error: Exception) -> DataError:
-    cause = error.__cause__ or error
-    reason = " ".join(str(getattr(cause, "orig", None) or cause).split())
-    return DataError(
-        f"--storage: expected a database that can be opened, got {reason} for {_shown(url)}."
-    )
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Optuna warns that heartbeats and retries are experimental; we know."""
+    """Silence Optuna's warning that heartbeats are experimental."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         yield
@@ -136,17 +151,21 @@ def _quiet() -> Iterator[None]:
 
 
 class Storage(RDBStorage):
-    """Optuna's storage with the additions named at the top of this file."""
+    """Optuna's storage with the additions named at the top of this file.
+
+    Args:
+        url: a database URL as :func:`url_of` returns it.
+        grace: seconds without a heartbeat after which a trial's worker counts as dead.
+    """
 
     def __init__(self, url: str, grace: int = GRACE) -> None:
-        self._here = threading.local()
+        self._thread = threading.local()
         try:
             super().__init__(
                 url,
                 engine_kwargs=_engine_options(url),
                 heartbeat_interval=max(1, grace // 4),
                 grace_period=grace,
-                heartbeat_stale_trial_callback=_retry,
             )
         except BaseException:
             if hasattr(self, "engine"):
@@ -155,59 +174,68 @@ class Storage(RDBStorage):
         if url.startswith("sqlite:"):
             sqlalchemy.event.listen(self.engine, "begin", self._begin)
 
-    def _begin(self, connection: Any) -> None:
-        reading = getattr(self._here, "reading", False)
+    def _begin(self, connection: sqlalchemy.Connection) -> None:
+        reading = getattr(self._thread, "reading", False)
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Transactions in here only read, so they need not wait for writers, nor these for them."""
-        self._here.reading = True
+    def _reading(self) -> Iterator[None]:
+        """Transactions in here only read, so they neither wait for writers nor block them."""
+        self._thread.reading = True
         try:
             yield
         finally:
-            self._here.reading = False
+            self._thread.reading = False
 
-    def set_trial_state_values(
-        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
-    ) -> bool:
-        if state == TrialState.RUNNING:
-            self.record_heartbeat(trial_id)
-        return super().set_trial_state_values(trial_id, state, values)
+    def take(self, trial: FrozenTrial) -> bool:
+        """Set a waiting trial to running; False if another worker was first."""
+        self.record_heartbeat(trial._trial_id)
+        try:
+            return self.set_trial_state_values(trial._trial_id, TrialState.RUNNING)
+        except UpdateFinishedTrialError:
+            return False
 
-    def _get_stale_trial_ids(self, study_id: int) -> list[int]:
-        """By heartbeat, and by process id for workers of this machine."""
-        stale = set(super()._get_stale_trial_ids(study_id))
-        with self.reading():
-            running = self.get_all_trials(study_id, deepcopy=False, states=(TrialState.RUNNING,))
-        for trial in running:
+    def fail_stale(self, study: optuna.Study) -> None:
+        """Fail the running trials whose workers are dead."""
+        for trial in self.trials(study):
+            if trial.state != TrialState.RUNNING:
+                continue
             alive = is_alive(trial.user_attrs.get(WORKER))
-            if alive is not None:
-                (stale.discard if alive else stale.add)(trial._trial_id)
-        return sorted(stale)
-
-    def give_up_stale(self, study: optuna.Study) -> None:
-        """Fail the trials whose workers are dead, and put them in line again with their seeds."""
+            if alive:  # its own heartbeat may be late
+                self.record_heartbeat(trial._trial_id)
+            elif alive is False:
+                with suppress(UpdateFinishedTrialError):
+                    self.set_trial_state_values(trial._trial_id, TrialState.FAIL)
         with _quiet():
             optuna.storages.fail_stale_trials(study)
 
+    def study_names(self, attribute: str, table: str | None) -> list[str]:
+        """The names of the studies that have an attribute, of one table or of all."""
+        with self._reading():
+            return [
+                study.study_name
+                for study in self.get_all_studies()
+                if attribute in study.user_attrs
+                and table in (None, study.user_attrs[attribute]["table"])
+            ]
+
     def trials(self, study: optuna.Study) -> list[FrozenTrial]:
-        """All trials of a study, those that ended from memory. To be read, not changed."""
-        with self.reading():
+        """All trials of a study, not to be changed; those that have ended come from memory."""
+        with self._reading():
             return study.get_trials(deepcopy=False)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self.remove_session()
         self.engine.dispose()
 
 
 def _engine_options(url: str) -> dict[str, Any]:
     if not url.startswith("sqlite:"):
-        # heartbeats are compared as the server's local time: let it be the same for everyone
+        # heartbeats are compared as the server's local time, which must be the same for everyone
         connect = {"options": "-c timezone=utc", "connect_timeout": 10}
         return {"pool_pre_ping": True, "connect_args": connect}
-    # without isolation_level the driver leaves it to us to begin transactions
+    # with isolation_level None the driver leaves it to `_begin` to begin transactions
     return {
         "connect_args": {"timeout": 60, "isolation_level": None},
         "pool_events": [(_tune, "connect")],
@@ -215,56 +243,51 @@ def _engine_options(url: str) -> dict[str, Any]:
 
 
 def _tune(connection: Any, _: Any) -> None:
-    """Readers and a writer at once; what is committed survives any kill of a process."""
+    """Let readers and a writer work at once; what is committed survives any kill of a process."""
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
-
-
-def _retry(study: optuna.Study, trial: FrozenTrial) -> None:
-    """Optuna's retry, which keeps the seeds that are done, without the mark of the dead worker."""
-    trial.user_attrs.pop(WORKER, None)
-    with _quiet():
-        again: Callable[..., None] = optuna.storages.RetryHeartbeatStaleTrialCallback()
-        again(study, trial)
 
 
 # --- who is alive -------------------------------------------------------------------------------
 
 
-def myself() -> dict[str, Any]:
+def myself() -> Worker:
     """This process, as :func:`is_alive` can look it up."""
-    return {"host": _machine(), "pid": os.getpid(), "started": started(os.getpid())}
+    return worker_of(os.getpid())
 
 
-def is_alive(worker: Any) -> bool | None:
-    """Whether the process lives; None if it is on another machine, or nothing is known of it."""
+def worker_of(pid: int) -> Worker:
+    """A process of this machine, as :func:`is_alive` can look it up."""
+    return {"host": _machine(), "pid": pid, "started": _started(pid)}
+
+
+def is_alive(worker: Worker | None) -> bool | None:
+    """Whether a process is alive; None if it is on another machine or unknown."""
     if not isinstance(worker, dict) or worker.get("host") != _machine() or os.name != "posix":
         return None
     pid = int(worker["pid"])
     if worker.get("started") is not None and sys.platform == "linux":
-        return bool(started(pid) == worker["started"])  # a number may be in use again
+        return bool(_started(pid) == worker["started"])  # the pid may be in use again
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass  # another user's
     return True
 
 
 def _machine() -> str:
-    """This machine since it was started; each container is a machine of its own."""
+    """This machine since its last boot; each container counts as a machine."""
     parts = [platform.node()]
-    try:
+    with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
         parts.append(str(os.stat("/proc/self/ns/pid").st_ino))
-    except OSError:
-        pass
     return "/".join(parts)
 
 
-def started(pid: int) -> int | None:
-    """When a process began, in ticks since the machine did; None if it is dead or unknown."""
+def _started(pid: int) -> int | None:
+    """When a process started, in ticks since boot; None if it is dead or unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

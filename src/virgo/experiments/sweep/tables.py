@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from virgo.errors import OptionError
 from virgo.experiments.sweep import grids, rendering, settling
@@ -13,23 +13,18 @@ from virgo.experiments.sweep.layouts import View, view
 from virgo.experiments.sweep.paper import printed
 from virgo.experiments.sweep.provenance import Provenance
 from virgo.experiments.sweep.records import Record
+from virgo.experiments.sweep.remarks import remarks
 from virgo.experiments.sweep.selection import Space, select
 from virgo.experiments.sweep.statistics import paired
-from virgo.experiments.sweep.verdicts import (
-    Cell,
-    Place,
-    Verdict,
-    judged,
-    overlap_of,
-    ranked,
-    remarks,
-)
+from virgo.experiments.sweep.verdicts import Place, ResultCell, Verdict, judged, overlap_of, ranked
 
-__all__ = ["TABLES", "Cell", "Place", "Table", "Verdict", "build"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SpaceOf = Callable[[str, str, str], Space | None]
 
-#: What each table is called.
+Name = TypeVar("Name", str, Place)
+#: The title of each table.
 TABLES = {
     "table1": "Table 1: node classification, test accuracy (ogbn-proteins: ROC-AUC) in percent",
     "table2": "Table 2: link prediction, test Hits@20 (ogbl-ddi), Hits@50 (ogbl-collab), MRR "
@@ -41,12 +36,22 @@ TABLES = {
 
 
 @dataclass(frozen=True)
-class Table:
-    """A finished table: cells, verdicts, what is to be said, and what it was made from."""
+class ResultsTable:
+    """A finished table.
+
+    Attributes:
+        name: "table1", "table2", "table3" or "depth".
+        methods: the rows.
+        places: the columns, each with one cell per method.
+        verdicts: the paired tests of the columns.
+        remarks: the sentences below the table.
+        provenance: what the table was made from.
+        histories: validation curves of the columns that have them.
+    """
 
     name: str
     methods: tuple[str, ...]
-    places: Mapping[Place, tuple[Cell, ...]]
+    places: Mapping[Place, tuple[ResultCell, ...]]
     verdicts: tuple[Verdict, ...]
     remarks: tuple[str, ...]
     provenance: Provenance = field(repr=False)
@@ -58,12 +63,27 @@ class Table:
         return TABLES[self.name]
 
     @property
-    def cells(self) -> list[Cell]:
-        """All cells, place by place."""
+    def cells(self) -> list[ResultCell]:
+        """All cells, column by column."""
         return [cell for cells in self.places.values() for cell in cells]
 
-    def cell(self, dataset: str, init: str, model: str = "gcn", layers: int | None = None) -> Cell:
-        """One cell."""
+    def cell(
+        self, dataset: str, init: str, model: str = "gcn", layers: int | None = None
+    ) -> ResultCell:
+        """One cell.
+
+        Args:
+            dataset: the column's dataset.
+            init: the method.
+            model: the column's model.
+            layers: the column's depth, in the table of depths.
+
+        Returns:
+            The cell.
+
+        Raises:
+            OptionError: if the table has no such cell.
+        """
         for cell in self.places.get(Place(dataset, model, layers), ()):
             if cell.init == init:
                 return cell
@@ -73,7 +93,7 @@ class Table:
         )
 
     def verdict(self, dataset: str, model: str = "gcn", layers: int | None = None) -> Verdict:
-        """Whether Virgo is better at one place."""
+        """Whether Virgo is better in one column."""
         return next(v for v in self.verdicts if v.place == Place(dataset, model, layers))
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,17 +102,17 @@ class Table:
             "table": self.name,
             "title": self.title,
             "cells": [
-                {**rendering.flat(cell), "over_xavier": over(cell, cells, "xavier")}
+                {**rendering.flat(cell), "over_xavier": _over(cell, cells, "xavier")}
                 for cells in self.places.values()
                 for cell in cells
             ],
-            "verdicts": [_plain(verdict) for verdict in self.verdicts],
+            "verdicts": [{**asdict(v), "place": v.place._asdict()} for v in self.verdicts],
             "remarks": list(self.remarks),
             "provenance": asdict(self.provenance),
             "curves": [
                 settling.plain(place, history)
-                for place, found in self.histories.items()
-                for history in found
+                for place, histories in self.histories.items()
+                for history in histories
             ],
         }
 
@@ -101,7 +121,7 @@ class Table:
         return rendering.to_json(self.to_dict(), indent)
 
     def to_markdown(self, *, details: bool = True) -> str:
-        """The paper's layout in markdown; ``details``: also the configurations chosen."""
+        """Markdown in the paper's layout; with ``details`` also the chosen configurations."""
         return rendering.to_markdown(self._view(details))
 
     def to_latex(self) -> str:
@@ -109,7 +129,7 @@ class Table:
         return rendering.to_latex(self._view(False))
 
     def to_csv(self) -> str:
-        """One line a cell, with its rank."""
+        """One line per cell, with its rank."""
         return rendering.to_csv([rendering.flat(cell) for cell in self.cells])
 
     def to_html(self) -> str:
@@ -120,32 +140,34 @@ class Table:
         return rendering.to_text(self._view(False))
 
     def _view(self, details: bool) -> View:
-        return view(
-            self.name,
-            self.title,
-            self.methods,
-            self.places,
-            self.verdicts,
-            self.remarks,
-            self.provenance,
-            details=details,
-        )
+        return view(self, details=details)
 
-    def figure(self) -> Any:
+    def figure(self) -> Figure:
         """Differences to Xavier with their intervals; for depth, accuracy against depth."""
         from virgo.report import results
 
         draw = results.accuracy_over_depth if self.name == "depth" else results.differences
         return draw(self.to_dict())
 
-    def curves_figure(self) -> Any:
-        """Validation on the way, a panel a dataset and model that kept curves, a line a method."""
+    def curves_figure(self) -> Figure:
+        """Validation by epoch: one panel per dataset and model, one line per method."""
         from virgo.report import results
 
         return results.validation_curves(self.to_dict())
 
     def save(self, path: str | Path) -> Path:
-        """Write ``.md``, ``.tex``, ``.csv``, ``.html``, ``.json`` or a picture, by the ending."""
+        """Write the table in the format of the path's ending.
+
+        Args:
+            path: ends in ``.md``, ``.tex``, ``.csv``, ``.html``, ``.json``, ``.txt``, or for a
+                figure in ``.png``, ``.pdf`` or ``.svg``.
+
+        Returns:
+            The path.
+
+        Raises:
+            OptionError: for any other ending.
+        """
         path = Path(path)
         kind = path.suffix.lower()
         texts = {
@@ -170,45 +192,51 @@ class Table:
         return path
 
 
-def build(table: str, records: Iterable[Record], space: SpaceOf | None = None) -> Table:
-    """The table from its raw records; without any, every cell says "not run".
+def build(table: str, records: Iterable[Record], space: SpaceOf | None = None) -> ResultsTable:
+    """Build a table from raw records; without any, every cell says "not run".
 
     Args:
         table: "table1", "table2", "table3" or "depth".
-        records: of any tables; the others' are left out.
+        records: records of any tables; those of other tables are left out.
         space: ``(table, dataset, model) -> Space`` to be searched; the paper's grids if None.
+
+    Returns:
+        The table.
+
+    Raises:
+        OptionError: if there is no such table.
     """
     if table not in TABLES:
         raise OptionError(f"table: expected one of {', '.join(TABLES)}, got {table!r}. Choose one.")
     mine = [record for record in records if record.table == table]
-    sorted_in: dict[tuple[Place, str], list[Record]] = {}
+    by_cell: dict[tuple[Place, str], list[Record]] = {}
     for record in mine:
-        sorted_in.setdefault((_place(record), record.init), []).append(record)
-    methods = _with_others(grids.inits(table), {init for _, init in sorted_in})
-    places: dict[Place, tuple[Cell, ...]] = {}
-    for place in _with_others(_known(table), {place for place, _ in sorted_in}):
+        by_cell.setdefault((_place(record), record.init), []).append(record)
+    methods = tuple(_with_others(grids.inits(table), {init for _, init in by_cell}))
+    places: dict[Place, tuple[ResultCell, ...]] = {}
+    for place in _with_others(_known(table), {place for place, _ in by_cell}):
         searched = _space(table, place, space or space_of)
         cells = []
         for init in methods:
-            chosen = select(sorted_in.get((place, init), ()), searched)
+            chosen = select(by_cell.get((place, init), ()), searched)
             paper = printed(table).get((place.dataset, place.model, init))
-            cells.append(Cell(place, init, chosen, paper))
+            cells.append(ResultCell(place, init, chosen, paper))
         places[place] = tuple(ranked(cells))
     verdicts = judged(places)
     histories, cut_short = {}, []
     for place, column in places.items():
-        mine_here = {init: sorted_in.get((place, init), []) for init in methods}
-        if found := settling.of_cells(column, mine_here):
-            histories[place] = found
-            cut_short.append(settling.remark(place, column, found))
+        by_method = {init: by_cell.get((place, init), []) for init in methods}
+        if kept := settling.of_cells(column, by_method):
+            histories[place] = kept
+            cut_short.append(settling.remark(place, column, kept))
     lines = [*remarks(places, verdicts, table), *(line for line in cut_short if line)]
-    return Table(
+    return ResultsTable(
         table, methods, places, tuple(verdicts), tuple(lines), Provenance.of(mine), histories
     )
 
 
 def space_of(table: str, dataset: str, model: str) -> Space | None:
-    """What a sweep of this table searches; None for a dataset or model that is not its own."""
+    """The grid of a sweep of this table; None for a dataset or model that the table lacks."""
     try:
         return Space(grids.grid(table, dataset, model).configurations())
     except OptionError:
@@ -216,11 +244,11 @@ def space_of(table: str, dataset: str, model: str) -> Space | None:
 
 
 def _space(table: str, place: Place, of: SpaceOf) -> Space | None:
-    found = of(table, place.dataset, place.model)
-    if found is None or place.layers is None:
-        return found
-    configs = tuple(c for c in found.configs if c.get("num_layers") == place.layers)
-    return Space(configs, found.seeds) if configs else None
+    space = of(table, place.dataset, place.model)
+    if space is None or place.layers is None:
+        return space
+    configs = tuple(c for c in space.configs if c.get("num_layers") == place.layers)
+    return Space(configs, space.seeds) if configs else None
 
 
 def _place(record: Record) -> Place:
@@ -230,40 +258,29 @@ def _place(record: Record) -> Place:
 
 def _known(table: str) -> list[Place]:
     """The paper's columns in its order; of depth, every depth of every dataset."""
-    found = [Place(dataset, model) for dataset, model, _ in printed(table)]
-    if table == "depth":
-        found = [
-            Place(dataset, model, layers)
-            for grid in grids.grids(table)
-            for dataset in grid.datasets
-            for model in grid.models
-            for layers in grid.ours["num_layers"]
-        ]
-    return list(dict.fromkeys(found))
+    if table != "depth":
+        return list(dict.fromkeys(Place(dataset, model) for dataset, model, _ in printed(table)))
+    return [
+        Place(dataset, model, layers)
+        for grid in grids.grids(table)
+        for dataset in grid.datasets
+        for model in grid.models
+        for layers in grid.ours["num_layers"]
+    ]
 
 
-def over(cell: Cell, cells: Sequence[Cell], base: str) -> dict[str, float] | None:
-    """By how many points a cell is over the ``base`` method's, and its 95 % interval.
-
-    None where the two were not searched alike, or have but one seed. Corrected where seeds are
-    folds.
-    """
+def _over(cell: ResultCell, cells: Sequence[ResultCell], base: str) -> dict[str, float] | None:
+    """The difference to the ``base`` method in points with its interval, if they compare."""
     other = next((c for c in cells if c.init == base), None)
     if other is None or not (cell.comparable and other.comparable) or cell.n < 2:
         return None
     assert cell.chosen is not None
     assert other.chosen is not None
     overlap = overlap_of(cell.place.dataset)
-    found = paired(cell.chosen.tests, other.chosen.tests, overlap=overlap)
-    return {"difference": found.difference, "low": found.low, "high": found.high}
+    test = paired(cell.chosen.tests, other.chosen.tests, overlap=overlap)
+    return {"difference": test.difference, "low": test.low, "high": test.high}
 
 
-def _with_others(known: Sequence[Any], found: set[Any]) -> tuple[Any, ...]:
-    """The table's own in their order, then what else was run."""
-    return (*known, *sorted(found - set(known)))
-
-
-def _plain(verdict: Verdict) -> dict[str, Any]:
-    found = asdict(verdict)
-    found["place"] = verdict.place._asdict()
-    return found
+def _with_others(known: Iterable[Name], ran: set[Name]) -> list[Name]:
+    """The table's own rows or columns in their order, then the others that were run."""
+    return list(known) + sorted(ran - set(known))

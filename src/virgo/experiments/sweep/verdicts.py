@@ -1,11 +1,8 @@
-"""What a table says in words: does the best Virgo beat the best classic, does the paper hold?
-
-Every sentence is made from the numbers; none is fixed.
-"""
+"""Ranks and paired tests of a table: the best Virgo method against the best classic one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,7 +19,7 @@ NOT_RUN = "not run"
 
 
 class Place(NamedTuple):
-    """Where methods compete with each other: a dataset, a model, and a depth if that is fixed."""
+    """A column in which methods compete: a dataset, a model, and a depth if that is fixed."""
 
     dataset: str
     model: str
@@ -33,32 +30,20 @@ class Place(NamedTuple):
         return f"{self.dataset}, {self.model}{depth}"
 
 
-def listed(places: Iterable[Place]) -> str:
-    """Places in words, those that differ only in depth drawn together.
-
-    >>> listed([Place("cora", "gcn", 2), Place("cora", "gcn", 4), Place("pubmed", "gcn")])
-    'cora, gcn (2, 4 layers); pubmed, gcn'
-    """
-    depths: dict[tuple[str, str], list[int]] = {}
-    for place in places:
-        found = depths.setdefault(place[:2], [])
-        if place.layers is not None:
-            found.append(place.layers)
-    return "; ".join(
-        f"{dataset}, {model}" + (f" ({', '.join(map(str, layers))} layers)" if layers else "")
-        for (dataset, model), layers in depths.items()
-    )
-
-
 def overlap_of(dataset: str) -> float:
     """Test over training examples where a dataset's seeds are folds; 0 where they share no data.
 
-     Of ten folds one is tested, one validated and eight are trained on
-     (``virgo.experiments.tasks.graph``)
-    , so that two seeds have most of their training data in common.
+    Of ten folds one is tested, one validated and eight are trained on
+    (``virgo.experiments.tasks.graph``), so two seeds have most of their training data in common.
 
-     >>> overlap_of("imdb-b"), overlap_of("like:collab@0.1"), overlap_of("ogbg-molhiv")
-     (0.125, 0.125, 0.0)
+    Args:
+        dataset: a dataset's name.
+
+    Returns:
+        The overlap that :func:`virgo.experiments.sweep.statistics.paired` takes.
+
+    >>> overlap_of("imdb-b"), overlap_of("like:collab@0.1"), overlap_of("ogbg-molhiv")
+    (0.125, 0.125, 0.0)
     """
     entry = CATALOGUE.get(base_name(dataset))
     is_folded = entry is not None and entry.task == "graph" and not entry.split
@@ -66,8 +51,8 @@ def overlap_of(dataset: str) -> float:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One method at one place: what was chosen there, and what the paper has."""
+class ResultCell:
+    """One method at one place: the chosen configuration, and the paper's cell."""
 
     place: Place
     init: str
@@ -107,13 +92,14 @@ class Verdict:
     """Whether the best Virgo method beats the best classic one at a place.
 
     Attributes:
+        place: the place.
         answer: "yes", "no" (the classic method is better), "no difference shown", or why there is
             no answer.
         virgo, classic: the methods, each chosen by validation among its kind.
         paired: their test values compared, in points; corrected where the seeds are folds.
         holm: the p value of the t test, corrected for all places of the table of the same family.
         family: "" for a complete search on real data, else "partial", "generated" or both: these
-            neither weigh on the others' correction nor are counted with them.
+            are corrected and counted on their own.
     """
 
     place: Place
@@ -125,11 +111,16 @@ class Verdict:
     family: str = ""
 
 
-def ranked(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells of one place with their ranks: only those that were searched alike compete.
+def ranked(cells: Sequence[ResultCell]) -> list[ResultCell]:
+    """Rank the cells of one place; only those that were searched alike compete.
 
-    Where there are several ways of searching, those over the whole grid with all seeds go before
-    partial ones, then the way that most cells share.
+    Complete searches go before partial ones, then the kind of search that most cells share.
+
+    Args:
+        cells: the cells of one place.
+
+    Returns:
+        The cells with their ranks.
     """
     alike: dict[object, list[int]] = {}
     for i, cell in enumerate(cells):
@@ -153,26 +144,26 @@ def ranked(cells: Sequence[Cell]) -> list[Cell]:
     ]
 
 
-def judged(places: Mapping[Place, Sequence[Cell]]) -> list[Verdict]:
-    """One verdict a place, corrected by Holm over all of its family that could be tested."""
+def judged(places: Mapping[Place, Sequence[ResultCell]]) -> list[Verdict]:
+    """One verdict per place, corrected by Holm over all tests of its family."""
     verdicts = [_judge(place, cells) for place, cells in places.items()]
     families: dict[str, list[int]] = {}
     for i, verdict in enumerate(verdicts):
         if verdict.paired:
             families.setdefault(verdict.family, []).append(i)
     for members in families.values():
-        tests = [found for i in members if (found := verdicts[i].paired)]
-        for i, found, p in zip(members, tests, holm([t.p for t in tests]), strict=True):
-            better = YES if found.difference > 0 else NO
+        tests = [test for i in members if (test := verdicts[i].paired)]
+        for i, test, p in zip(members, tests, holm([t.p for t in tests]), strict=True):
+            better = YES if test.difference > 0 else NO
             verdicts[i] = replace(verdicts[i], holm=p, answer=better if p <= LEVEL else NEITHER)
     return verdicts
 
 
-def _judge(place: Place, cells: Sequence[Cell]) -> Verdict:
+def _judge(place: Place, cells: Sequence[ResultCell]) -> Verdict:
     """Choose the two methods by validation and compare their tests, seed by seed."""
     if not any(cell.chosen for cell in cells):
         return Verdict(place, NOT_RUN)
-    best: dict[bool, Cell] = {}
+    best: dict[bool, ResultCell] = {}
     for virgo in (True, False):
         kind = [c for c in cells if c.virgo == virgo and c.comparable and c.chosen]
         if not kind:
@@ -191,124 +182,5 @@ def _judge(place: Place, cells: Sequence[Cell]) -> Verdict:
     )
     if len(first.tests) < 2:
         return named
-    found = paired(first.tests, second.tests, overlap=overlap_of(place.dataset))
-    return replace(named, paired=found)
-
-
-# --- sentences ----------------------------------------------------------------------------------
-
-
-def remarks(
-    places: Mapping[Place, Sequence[Cell]], verdicts: Sequence[Verdict], name: str
-) -> list[str]:
-    """The lines under a table."""
-    lines = [*_summary(verdicts, name), *_folded(verdicts), *_missing(places)]
-    for place, cells in places.items():
-        lines += _claim(place, cells, {v.place: v for v in verdicts}[place])
-    for place, cells in places.items():
-        lines += _incomparable(place, cells)
-    said: dict[str, None] = {}
-    for place, cells in places.items():
-        for cell in cells:
-            if cell.chosen and cell.chosen.generated:
-                said[f"{place.dataset} is generated data: {cell.chosen.generated}."] = None
-    return [*lines, *said]
-
-
-def _summary(verdicts: Sequence[Verdict], name: str) -> list[str]:
-    """Wins, losses and neither, counted in each family."""
-    words = {
-        YES: "beats the best classic method in",
-        NO: "is beaten by it in",
-        NEITHER: "shows no difference in",
-    }
-    lines = []
-    for family in dict.fromkeys(v.family for v in verdicts if v.paired):
-        tested = [v for v in verdicts if v.paired and v.family == family]
-        parts = []
-        for answer, what in words.items():
-            found = [v.place for v in tested if v.answer == answer]
-            where = f" ({listed(found)})" if found else ""
-            parts.append(f"{what} {len(found)} of {len(tested)}{where}")
-        columns = f"{family} column" if family else "column"
-        lines.append(
-            f"By the paired t test over seeds, Holm-corrected over the {len(tested)} tested "
-            f"{columns}{'s' * (len(tested) > 1)} of {name} at {LEVEL:g}, the best Virgo method "
-            f"{', '.join(parts)}."
-        )
-    return lines
-
-
-def _folded(verdicts: Sequence[Verdict]) -> list[str]:
-    """Where the plain test would be too sure, and what was done about it."""
-    found = [v for v in verdicts if v.paired and v.paired.overlap]
-    if not found:
-        return []
-    return [
-        f"{listed(v.place for v in found)}: seed s is fold s; the t test and its interval are "
-        f"corrected for folds that share training data (Nadeau and Bengio: variance factor 1/n + "
-        f"1/{FOLDS - 2} in place of 1/n), and sign flips, which ask for independent seeds, are "
-        f"left out."
-    ]
-
-
-def _missing(places: Mapping[Place, Sequence[Cell]]) -> list[str]:
-    absent = [p for p, cells in places.items() if not any(c.chosen for c in cells)]
-    return [f"Not run: {listed(absent)}."] if absent else []
-
-
-def _claim(place: Place, cells: Sequence[Cell], verdict: Verdict) -> list[str]:
-    """Whether the paper's order, Virgo or a classic method first, is found here too."""
-    theirs = [c for c in cells if c.paper]
-    if not theirs or not any(c.chosen for c in theirs):
-        return []
-    lacking = [c.init for c in theirs if not c.comparable]
-    if lacking:
-        why = "not run, or not searched like the others"
-        return [f"{place}: the paper's claim cannot be judged; {', '.join(lacking)}: {why}."]
-    paper_first = max(theirs, key=lambda c: c.paper.mean if c.paper else -1.0)
-    first = max(theirs, key=_rounded)
-    line = _compared(paper_first, first, theirs)
-    overall = [c for c in cells if c.rank == 1]
-    if overall and not any(c.paper for c in overall):
-        line += f"; of all methods {overall[0].init} is first ({overall[0].mean:.2f})"
-    found = {
-        YES: "finds the first better",
-        NO: "finds the second better",
-        NEITHER: "shows no difference",
-    }.get(verdict.answer)
-    if found:
-        line += f"; the paired test of {verdict.virgo} against {verdict.classic} {found}"
-    said = f", {first.chosen.label}" if first.chosen and first.chosen.label else ""
-    return [f"{place}{said}: {line}."]
-
-
-def _rounded(cell: Cell) -> float:
-    return round(cell.mean, 9)
-
-
-def _compared(paper_first: Cell, first: Cell, theirs: Sequence[Cell]) -> str:
-    """Who is first there and here, and by whom it is followed if that is another kind."""
-    assert paper_first.paper is not None
-    kinds = {True: "a Virgo method", False: "a classic method"}
-    printed = f"{paper_first.init}, {paper_first.paper.mean:.2f}"
-    there = f"the paper has {kinds[paper_first.virgo]} first ({printed})"
-    here = f"of the same methods {first.init} is first here ({first.mean:.2f})"
-    if first.virgo == paper_first.virgo:
-        return f"reproduced: {there}, and {here}"
-    rival = max((c for c in theirs if c.virgo != first.virgo), key=_rounded)
-    kind = "Virgo" if rival.virgo else "classic"
-    return (
-        f"NOT reproduced: {there}, but {here}, before the best {kind} method ({rival.init}, "
-        f"{rival.mean:.2f})"
-    )
-
-
-def _incomparable(place: Place, cells: Sequence[Cell]) -> Iterable[str]:
-    """Cells that take no part in the ranking, and why; one alone has no ranking."""
-    if sum(cell.chosen is not None for cell in cells) < 2:
-        return
-    for cell in cells:
-        if cell.chosen and not cell.comparable:
-            label = cell.chosen.label or "its search differs from the others'"
-            yield f"{place}: {cell.init} is not ranked: {label}."
+    test = paired(first.tests, second.tests, overlap=overlap_of(place.dataset))
+    return replace(named, paired=test)

@@ -1,4 +1,4 @@
-"""A worker: takes trials one by one and runs their seeds until nothing is left to do."""
+"""A worker: claims trials one by one and runs their seeds until nothing is left to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from multiprocessing.connection import Connection
 
 import torch
 from optuna.exceptions import UpdateFinishedTrialError
@@ -18,8 +18,8 @@ from optuna.exceptions import UpdateFinishedTrialError
 from virgo.errors import OptionError, VirgoError
 from virgo.experiments.sweep.bench import Bench
 from virgo.experiments.sweep.board import Board
-from virgo.experiments.sweep.claims import Claim
-from virgo.experiments.sweep.grids import Cell
+from virgo.experiments.sweep.claims import TrialClaim
+from virgo.experiments.sweep.grids import GridCell
 from virgo.experiments.sweep.storage import GRACE, Storage, myself, open_storage
 
 RUNNER, LOADER = "virgo.experiments.tasks:run", "virgo.data:load"
@@ -28,7 +28,7 @@ _PAUSE = 0.5  # seconds between two looks for something to do
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is to be run; goes to every worker as it is.
+    """What is to be run; every worker gets a copy.
 
     Attributes:
         cells: the cells of one table with their configurations.
@@ -36,12 +36,12 @@ class Sweep:
         seeds: how many a configuration gets: 0, 1, ...
         screen: (K, M): all configurations with K seeds, then the best M of a cell with all.
         grace: seconds without a heartbeat after which a worker elsewhere counts as dead.
-        root: of the data.
+        root: data root.
         curves: whether every seed's record keeps its validation curve.
         runner, loader: ``module:function`` that runs a seed and that loads a dataset.
     """
 
-    cells: tuple[Cell, ...]
+    cells: tuple[GridCell, ...]
     storage: str
     seeds: int = 10
     screen: tuple[int, int] | None = None
@@ -68,7 +68,7 @@ class Sweep:
             raise OptionError(f"--top: expected at least 1 configuration, got {top}.")
 
     def boards(self, storage: Storage) -> list[Board]:
-        """A board for each cell."""
+        """One board per cell."""
         return [Board(storage, cell, self.seeds, self.screen) for cell in self.cells]
 
 
@@ -80,21 +80,22 @@ class Stopped(BaseException):
 
 
 class Stop:
-    """Whether to end: by a signal, which may interrupt a seed, or as the parent process is gone."""
+    """Whether to end: after a signal, which may interrupt a seed, or once the parent is gone."""
 
     def __init__(self, parent: int | None = None) -> None:
         self._parent = parent
         self._asked = False
         self._in_seed = False
 
-    def on_signal(self, *_: Any) -> None:
-        """Interrupts a seed, but never a write to the storage."""
+    def on_signal(self, *_: object) -> None:
+        """Signal handler: interrupts a seed, but never a write to the storage."""
         self._asked = True
         if self._in_seed:
             raise Stopped
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
+        """Let a signal interrupt the code in here."""
         self._in_seed = True
         try:
             if self._asked:
@@ -104,74 +105,61 @@ class Stop:
             self._in_seed = False
 
     def check(self) -> None:
-        """Raise if it is time to end."""
+        """Raise ``Stopped`` if it is time to end."""
         if self._asked or (self._parent is not None and os.getppid() != self._parent):
             raise Stopped
 
 
-class Heart:
-    """A thread that says every few seconds that this process lives."""
+@contextmanager
+def _heartbeat(storage: Storage, trial_id: int) -> Iterator[None]:
+    """Record a heartbeat for a trial every few seconds, from a thread."""
+    over, interval = threading.Event(), storage.get_heartbeat_interval()
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._trial: int | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat, daemon=True)
+    def beat() -> None:
+        while not over.wait(interval):
+            with suppress(Exception):  # a busy storage: the next heartbeat will do
+                storage.record_heartbeat(trial_id)
 
-    def __enter__(self) -> Heart:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._over.set()
-        self._thread.join(timeout=10)
-
-    @contextmanager
-    def beating_for(self, trial: int) -> Iterator[None]:
-        self._trial = trial
-        try:
-            yield
-        finally:
-            self._trial = None
-
-    def _beat(self) -> None:
-        interval = self._storage.get_heartbeat_interval()
-        while not self._over.wait(interval):
-            if self._trial is not None:
-                with suppress(Exception):  # a busy storage: the next beat will do
-                    self._storage.record_heartbeat(self._trial)
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=10)
 
 
 # --- working ------------------------------------------------------------------------------------
 
 
 def work(
-    sweep: Sweep,
-    storage: Storage,
-    stop: Stop,
-    between: Callable[[bool], None] = lambda idle: None,
+    sweep: Sweep, storage: Storage, stop: Stop, between: Callable[[bool], None] = lambda idle: None
 ) -> None:
     """Run trials until every cell is complete.
 
-    ``between`` is called after every seed, and with True while there is nothing to run.
+    Args:
+        sweep: what to run.
+        storage: the sweep's storage.
+        stop: whether to end early.
+        between: called after every seed with False, and with True while there is nothing to run.
     """
     boards = sweep.boards(storage)
     bench = Bench(sweep.runner, sweep.loader, sweep.root, sweep.curves)
-    with Heart(storage) as heart:
-        while True:
-            stop.check()
-            claim = _next(boards)
-            if claim is not None:
-                run_trial(claim, bench, storage, heart, stop, between)
-            elif all(board.complete for board in boards):
-                return
-            else:  # others are at it, or are about to be found dead
-                time.sleep(_PAUSE)
-                between(True)
+    while True:
+        stop.check()
+        claim = _next(boards)
+        if claim is not None:
+            with _heartbeat(storage, claim.trial_id):
+                _run_trial(claim, bench, stop, between)
+        elif all(board.complete for board in boards):
+            return
+        else:  # other workers run the rest, or will be found dead
+            time.sleep(_PAUSE)
+            between(True)
 
 
-def _next(boards: Sequence[Board]) -> Claim | None:
-    """From the first cell that has something; cells are looked at anew when nothing is left."""
+def _next(boards: Sequence[Board]) -> TrialClaim | None:
+    """A trial of the first cell that has one; cells are read again when nothing is left."""
     for board in boards:
         if board.complete:
             continue
@@ -184,32 +172,26 @@ def _next(boards: Sequence[Board]) -> Claim | None:
     return None
 
 
-def run_trial(
-    claim: Claim,
-    bench: Bench,
-    storage: Storage,
-    heart: Heart,
-    stop: Stop,
-    between: Callable[[bool], None],
+def _run_trial(
+    claim: TrialClaim, bench: Bench, stop: Stop, between: Callable[[bool], None]
 ) -> None:
-    """The missing seeds of one configuration; interrupted, it is put back with what it has."""
-    with heart.beating_for(claim.trial_id):
-        try:
+    """Run the missing seeds of one configuration; if interrupted, put it back with what it has."""
+    try:
+        with stop.interruptible():
+            facts = bench.facts(claim.cell)
+        claim.begin(myself(), facts)
+        for seed in claim.missing:
+            stop.check()
             with stop.interruptible():
-                facts = bench.facts(claim.cell)
-            claim.begin(myself(), facts)
-            for seed in claim.missing:
-                stop.check()
-                with stop.interruptible():
-                    result = bench.run(claim.cell, claim.config, seed)
-                claim.record(seed, result)
-                between(False)
-            claim.finish()
-        except UpdateFinishedTrialError:
-            return  # another worker took us for dead, and has it now
-        except BaseException:
-            claim.release()
-            raise
+                result = bench.run(claim.cell, claim.config, seed)
+            claim.record(seed, result)
+            between(False)
+        claim.finish()
+    except UpdateFinishedTrialError:
+        return  # another worker took this one for dead, and has the trial now
+    except BaseException:
+        claim.release()
+        raise
 
 
 # --- the process --------------------------------------------------------------------------------
@@ -217,7 +199,7 @@ def run_trial(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One trial a core: more threads than that only get in each other's way."""
+    """Use one thread: with one trial per core, more threads only get in each other's way."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # tiny weights of a trained network slow a CPU down
@@ -228,9 +210,15 @@ def one_thread() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-def main(sweep: Sweep, parent: int, pipe: Any) -> None:
-    """A worker process. Tells its parent why it ends, if that is not for want of work."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent decides
+def main(sweep: Sweep, parent: int, pipe: Connection) -> None:
+    """Run a worker process.
+
+    Args:
+        sweep: what to run.
+        parent: process id of the supervisor; the worker ends when it is gone.
+        pipe: takes the type and message of an error that ends the worker.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the supervisor decides
     stop = Stop(parent)
     signal.signal(signal.SIGTERM, stop.on_signal)
     try:

@@ -1,12 +1,14 @@
-"""Training and evaluation: one loop for each kind of task, and ``run`` for one of them."""
+"""Training and evaluation: one loop for nodes, links and graphs, and ``run`` for one network."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from virgo.experiments.data.datasets import Dataset
+from virgo.experiments.models.network import Config
 from virgo.experiments.tasks import checkpoint
 from virgo.experiments.tasks.node import NodeTask
 from virgo.experiments.tasks.outcome import Outcome, Seeds, is_out_of_memory
@@ -29,16 +31,16 @@ __all__ = [
 _tasks: dict[int, Task] = {}
 
 
-def task_of(dataset: Any) -> Any:
-    """The dataset with what its runs share; the last one asked for is kept."""
-    if id(dataset) not in _tasks:  # the task holds the dataset, so the id stays its own
+def task_of(dataset: Dataset) -> Any:
+    """The task of a dataset, with all that its runs share; only the last one is cached."""
+    if id(dataset) not in _tasks:  # the task holds the dataset, so no other gets this id
         task = _kind(dataset)(dataset)
         _tasks.clear()
         _tasks[id(dataset)] = task
     return _tasks[id(dataset)]
 
 
-def _kind(dataset: Any) -> Callable[[Any], Task]:
+def _kind(dataset: Dataset) -> Callable[[Dataset], Task]:
     if dataset.task == "node":
         return NodeTask
     if dataset.task == "link":
@@ -50,7 +52,7 @@ def _kind(dataset: Any) -> Callable[[Any], Task]:
     return GraphTask
 
 
-def run(dataset: Any, model: str, init: str, config: Mapping[str, Any], seed: int) -> Outcome:
+def run(dataset: Dataset, model: str, init: str, config: Config, seed: int) -> Outcome:
     """Train one network and test its best weights.
 
     Args:
@@ -58,11 +60,13 @@ def run(dataset: Any, model: str, init: str, config: Mapping[str, Any], seed: in
         model: one of :data:`virgo.experiments.models.MODELS`.
         init: an initialisation, e.g. ``"xavier"`` or ``"virgo-backward+measured"``.
         config: the fields of :class:`Settings`.
-        seed: of everything random; runs with one seed share all of it but the initialisation.
+        seed: of everything random; runs of one seed differ only in their initialisation.
 
     Returns:
-        The outcome. A loss that is no longer finite and memory that does not suffice are outcomes,
-        too; a mistake in the arguments is an error.
+        The outcome. A loss that is not finite and a lack of memory are outcomes, too.
+
+    Raises:
+        RuntimeError: any other failure.
     """
     began = time.perf_counter()
     try:

@@ -12,7 +12,8 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,30 @@ FORMAT = 1
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path to write to, renamed to ``path`` when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".virgo-", dir=path.parent) as folder:
+        temporary = Path(folder) / path.name
+        yield temporary
+        os.replace(temporary, path)
+
+
 def save(training: Training, path: str | Path, curve: Sequence[Epoch] = ()) -> Path:
-    """Write a run as it stands; an older file is replaced only by a complete one."""
+    """Write a run as it stands, atomically.
+
+    Args:
+        training: the run.
+        path: of the file; missing folders are made.
+        curve: its epochs so far.
+
+    Returns:
+        The path.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
     library = _safetensors()
     path = Path(path)
     tensors = {f"last.{name}": value for name, value in training.model.state_dict().items()}
@@ -57,13 +80,10 @@ def save(training: Training, path: str | Path, curve: Sequence[Epoch] = ()) -> P
         "curve": [[e.number, e.loss if math.isfinite(e.loss) else None, e.valid] for e in curve],
         "versions": versions(),
     }
+    plain = {name: value.detach().contiguous() for name, value in tensors.items()}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".virgo-", dir=path.parent) as aside:
-            written = Path(aside) / path.name
-            plain = {name: value.detach().contiguous() for name, value in tensors.items()}
-            library.torch.save_file(plain, written, metadata={"virgo": json.dumps(header)})
-            os.replace(written, path)
+        with atomic_path(path) as temporary:
+            library.torch.save_file(plain, temporary, metadata={"virgo": json.dumps(header)})
     except OSError as error:
         raise DataError(
             f"{path}: expected a place to write to, got {error}. Name another."
@@ -104,7 +124,18 @@ class Checkpoint:
         return network.eval()
 
     def resume(self, task: Task, epochs: int | None = None) -> Training:
-        """The run, to be continued on its dataset, up to ``epochs`` if that is given."""
+        """The run, to be continued on its dataset.
+
+        Args:
+            task: of the same dataset.
+            epochs: the new number of epochs, if it is to change.
+
+        Returns:
+            The run after its last saved epoch.
+
+        Raises:
+            OptionError: the dataset is another one.
+        """
         head = self.header
         if task.dataset.name != head["dataset"]:
             raise OptionError(
@@ -120,8 +151,8 @@ class Checkpoint:
             for moment in _MOMENTS if f"step.{name}" in moments else ():
                 value = moments[f"{moment}.{name}"]
                 # Adam's fused step walks through memory: moments must lie as their weight does
-                kept = torch.empty_like(parameter if value.dim() else value, requires_grad=False)
-                training.optimiser.state[parameter][moment] = kept.copy_(value)
+                state = torch.empty_like(parameter if value.dim() else value, requires_grad=False)
+                training.optimiser.state[parameter][moment] = state.copy_(value)
         training.epoch, training.best_epoch = head["epoch"], head["best_epoch"]
         training.best_valid = -math.inf if head["best_valid"] is None else head["best_valid"]
         training.diverged, training.seconds = head["diverged"], head["seconds"]
@@ -129,7 +160,17 @@ class Checkpoint:
 
 
 def load(path: str | Path) -> Checkpoint:
-    """Read what :func:`save` wrote."""
+    """Read what :func:`save` wrote.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        The checkpoint.
+
+    Raises:
+        DataError: there is no such file, or it is not a checkpoint of this format.
+    """
     library = _safetensors()
     path = Path(path)
     if not path.is_file():

@@ -1,9 +1,8 @@
-"""ReLU and dropout in one pass over memory, and products with constant matrices.
+"""ReLU and dropout in one pass over memory, products with constant matrices, CSR by arithmetic.
 
 PyTorch draws dropout masks on the CPU from one serial generator, which takes forty times as long as
-the rest of this operation and most of the time of a small network's epoch. Here element ``i`` is
-kept or dropped by a hash of ``i`` and two random words, so that the loop has no state and the
-compiler can vectorise it.
+the rest of this operation and most of a small network's epoch. Here element ``i`` is kept or
+dropped by a hash of ``i`` and two random words, so the loop has no state and can be vectorised.
 """
 
 from __future__ import annotations
@@ -13,14 +12,23 @@ from typing import Any
 
 import numba
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+Floats = npt.NDArray[np.float32]
 _jit = numba.njit(cache=True, nogil=True, fastmath=True)
 
 
 @_jit
-def _forward(x: Any, out: Any, word: Any, other: Any, threshold: Any, scale: Any) -> None:
+def _forward(
+    x: Floats,
+    out: Floats,
+    word: np.uint32,
+    other: np.uint32,
+    threshold: np.uint32,
+    scale: np.float32,
+) -> None:
     # Two multiply-and-shift rounds, whose constants come from a search for low bias ("lowbias32"),
     # with the second word between them: two epochs' masks share no permutation.
     for i in range(x.size):
@@ -33,7 +41,7 @@ def _forward(x: Any, out: Any, word: Any, other: Any, threshold: Any, scale: Any
 
 
 @_jit
-def _backward(grad: Any, out: Any, scale: Any, result: Any) -> None:
+def _backward(grad: Floats, out: Floats, result: Floats, scale: np.float32) -> None:
     for i in range(grad.size):
         result[i] = grad[i] * scale if out[i] > 0 else np.float32(0)
 
@@ -42,19 +50,13 @@ class _ReluDropout(torch.autograd.Function):
     """Keeps only its output: where that is positive, the gradient passes."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float, word: Any, other: Any) -> Tensor:
+    def forward(ctx: Any, x: Tensor, p: float, word: np.uint32, other: np.uint32) -> Tensor:
         x = x.contiguous()
         out = torch.empty_like(x)
         ctx.scale = np.float32(1 / (1 - p))
         threshold = np.uint32(min(round(p * 2**32), 2**32 - 1))
-        _forward(
-            x.detach().numpy().reshape(-1),
-            out.numpy().reshape(-1),
-            word,
-            other,
-            threshold,
-            ctx.scale,
-        )
+        flat = x.detach().numpy().reshape(-1), out.numpy().reshape(-1)
+        _forward(*flat, word, other, threshold, ctx.scale)
         ctx.save_for_backward(out)
         return out
 
@@ -63,9 +65,8 @@ class _ReluDropout(torch.autograd.Function):
         (out,) = ctx.saved_tensors
         grad = grads[0].contiguous()
         result = torch.empty_like(grad)
-        _backward(
-            grad.numpy().reshape(-1), out.numpy().reshape(-1), ctx.scale, result.numpy().reshape(-1)
-        )
+        flat = [array.numpy().reshape(-1) for array in (grad, out, result)]
+        _backward(flat[0], flat[1], flat[2], ctx.scale)
         return result, None, None, None
 
 
@@ -79,12 +80,11 @@ def relu_dropout(x: Tensor, p: float, rng: np.random.Generator) -> Tensor:
 class Constant:
     """A constant matrix to multiply with from the left, dense or CSR, and its transpose.
 
-    The transpose is kept because autograd would make a sparse one anew in every backward pass.
+    The transpose is kept because autograd would compute a sparse one in every backward pass.
     """
 
     def __init__(self, matrix: Tensor, transposed: Tensor) -> None:
-        self.matrix = matrix
-        self.transposed = transposed
+        self.matrix, self.transposed = matrix, transposed
 
     @classmethod
     def dense(cls, matrix: Tensor) -> Constant:
@@ -126,10 +126,58 @@ class _Multiply(torch.autograd.Function):
 def csr(row: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int]) -> Tensor:
     """A CSR matrix from coordinates in any order; products sum repeated ones."""
     order = torch.argsort(row * shape[1] + col)
-    pointer = torch.zeros(shape[0] + 1, dtype=torch.int32)
-    torch.cumsum(torch.bincount(row, minlength=shape[0]), 0, dtype=torch.int32, out=pointer[1:])
+    pointer = offsets(torch.bincount(row, minlength=shape[0])).int()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
         return torch.sparse_csr_tensor(
             pointer, col[order].int(), value[order], shape, check_invariants=False
         )
+
+
+def offsets(counts: Tensor) -> Tensor:
+    """Where each group of items begins in an array of all, and where the last ends.
+
+    Args:
+        counts: items per group.
+
+    Returns:
+        One more number than groups.
+
+    >>> offsets(torch.tensor([2, 0, 3])).tolist()
+    [0, 2, 2, 5]
+    """
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+def ranges(start: Tensor, length: Tensor) -> Tensor:
+    """The numbers ``start[i] .. start[i] + length[i] - 1`` of all ``i``, one after the other.
+
+    Args:
+        start: first numbers.
+        length: how many numbers each range has.
+
+    Returns:
+        All ranges, concatenated.
+
+    >>> ranges(torch.tensor([7, 0, 3]), torch.tensor([2, 0, 3])).tolist()
+    [7, 8, 3, 4, 5]
+    """
+    end = torch.cumsum(length, 0)
+    offset = torch.repeat_interleave(start - (end - length), length)
+    return offset + torch.arange(offset.numel())
+
+
+def members(pointer: Tensor, groups: Tensor) -> Tensor:
+    """The indices of the items of some groups.
+
+    Args:
+        pointer: the :func:`offsets` of all groups.
+        groups: which of them.
+
+    Returns:
+        The items of one group after the other.
+
+    >>> members(torch.tensor([0, 2, 5, 6]), torch.tensor([2, 0])).tolist()
+    [5, 0, 1]
+    """
+    return ranges(pointer[groups], pointer[groups + 1] - pointer[groups])

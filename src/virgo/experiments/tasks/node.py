@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from virgo.errors import OptionError
+from virgo.experiments.data.datasets import Dataset
 from virgo.experiments.models import Network
 from virgo.experiments.tasks import metrics
+from virgo.experiments.tasks.encoding import Encoding, OperatorCache
 from virgo.experiments.tasks.outcome import Seeds
-from virgo.experiments.tasks.passes import Graph, Pass
-from virgo.experiments.tasks.sampled import SampledBatches, Sampling
+from virgo.experiments.tasks.sampled import SampledNodeBatches, Sampling
 from virgo.experiments.tasks.settings import Settings
 from virgo.experiments.tasks.starts import Starts, transposed_in_memory
 from virgo.experiments.tasks.training import Batches
-from virgo.init import init_
+from virgo.init import plan
 from virgo.rules import parse_method
 
 
-class WholeGraph:
-    """One step an epoch, on exactly what the training nodes can see."""
+class WholeGraphNodes:
+    """One step per epoch, on exactly what the training nodes can see."""
 
     def __init__(self, task: NodeTask, model: Network, seed: int) -> None:
         self.loss = metrics.loss_for(task.dataset.metric)
         self.target = task.dataset.data.y[task.dataset.split["train"]]
         self.task, self.seed = task, seed
-        self.train = task.pass_over(model, "train")
+        self.train = task.encoding(model, "train")
 
     def train_epoch(self, model: Network, optimiser: torch.optim.Optimizer, epoch: int) -> float:
         """One step; the loss before it."""
         rng = np.random.default_rng([self.seed, epoch])
         optimiser.zero_grad()
-        loss = self.loss(self.train(model, rng), self.target)
+        loss = self.loss(self.train(model, rng=rng), self.target)
         value = loss.item()
         if math.isfinite(value):
             loss.backward()
@@ -45,7 +44,7 @@ class WholeGraph:
     @torch.no_grad()
     def predict(self, model: Network, part: str) -> Tensor:
         """The network's output at the nodes of ``part``."""
-        return self.task.pass_over(model, part)(model)
+        return self.task.encoding(model, part)(model)
 
     def evaluate(self, model: Network, part: str) -> float:
         """The metric at the nodes of ``part``."""
@@ -53,22 +52,18 @@ class WholeGraph:
 
 
 class NodeTask:
-    """A dataset with all that its runs share."""
+    """A dataset with all that its runs share.
 
-    def __init__(self, dataset: Any) -> None:
-        if dataset.task != "node":
-            raise OptionError(
-                f"{dataset.name}: expected a node classification dataset, got a {dataset.task} one."
-            )
-        if dataset.metric not in metrics.NODE_METRICS:
-            known = ", ".join(metrics.NODE_METRICS)
-            raise OptionError(
-                f"{dataset.name}: expected a metric of {known}, got {dataset.metric!r}."
-            )
+    Args:
+        dataset: what :func:`virgo.data.load` returned.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        metrics.check_dataset(dataset, "node", metrics.NODE_METRICS)
         self.dataset = dataset
-        self._graphs: dict[tuple[str, ...], Graph] = {}
+        self._operators: dict[tuple[str, ...], OperatorCache] = {}
         self._samplings: dict[tuple[str, ...], Sampling] = {}
-        self._passes: dict[tuple[Any, ...], Pass] = {}
+        self._encodings: dict[tuple[tuple[str, ...], int, str], Encoding] = {}
         self.recipe = {
             "form": "node",
             "in_channels": int(dataset.data.num_features),
@@ -76,35 +71,36 @@ class NodeTask:
         }
         self._starts = Starts(self.recipe)
 
-    def pass_over(self, model: Network, part: str) -> Pass:
+    def encoding(self, model: Network, part: str) -> Encoding:
         """The pass to the nodes of ``part`` for a network like this one, made once."""
         key = (model.operators, model.num_layers, part)
-        if key not in self._passes:
-            if model.operators not in self._graphs:
-                self._graphs[model.operators] = Graph(self.dataset.data, model.operators)
-            graph = self._graphs[model.operators]
-            self._passes[key] = Pass(graph, model.num_layers, self.dataset.split[part])
-        return self._passes[key]
+        if key not in self._encodings:
+            if model.operators not in self._operators:
+                self._operators[model.operators] = OperatorCache(self.dataset.data, model.operators)
+            graph = self._operators[model.operators]
+            nodes = self.dataset.split[part]
+            self._encodings[key] = Encoding.at_nodes(graph, model.num_layers, nodes)
+        return self._encodings[key]
 
     def batches(self, model: Network, settings: Settings, seeds: Seeds) -> Batches:
         """How these settings train."""
         if settings.num_neighbors is None:
-            return WholeGraph(self, model, seeds.training)
+            return WholeGraphNodes(self, model, seeds.training)
         if model.operators not in self._samplings:
             self._samplings[model.operators] = Sampling(self.dataset.data, model.operators)
         sampling = self._samplings[model.operators]
-        return SampledBatches(self.dataset, sampling, settings, seeds.training)
+        return SampledNodeBatches(self.dataset, sampling, settings, seeds.training)
 
     def start(self, name: str, init: str, settings: Settings, seeds: Seeds) -> Network:
         """The network, initialised; learning rate and dropout do not matter to that."""
         method, options = parse_method(init)
-        seed = seeds.initialisation
+        seed, data = seeds.initialisation, self.dataset.data
         model: Network = self._starts.initialised(
             name,
             init,
             settings,
             seed,
-            lambda model: init_(model, self.dataset.data, method, seed=seed, **options),
+            lambda model: plan(model, data, method, seed=seed, **options).apply_(model),
         )
         transposed_in_memory(model.convs[0])
         return model

@@ -1,4 +1,4 @@
-"""What a run is made from and what comes out of it."""
+"""The seeds of a run, and its result."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ class Seeds(NamedTuple):
     @classmethod
     def of(cls, number: int) -> Seeds:
         """The streams of run ``number``.
+
+        Args:
+            number: of the run.
+
+        Returns:
+            Independent seeds.
 
         >>> Seeds.of(3) == Seeds.of(3), len({*Seeds.of(3)[1:], *Seeds.of(4)[1:]})
         (True, 6)
@@ -60,10 +66,8 @@ class Outcome:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is memory that could not be had.
-
-    PyTorch's CPU allocator says it in words only, and in other words on every system.
-    """
+    """Whether an error is a lack of memory."""
+    # PyTorch's CPU allocator only says so in its message, which differs between systems.
     words = ("not enough memory", "allocate memory", "out of memory")
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)

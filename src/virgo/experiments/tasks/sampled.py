@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
+from virgo.experiments.data.datasets import Dataset
 from virgo.experiments.models import Network
+from virgo.experiments.models.convolutions import operator_entries
 from virgo.experiments.tasks import metrics
 from virgo.experiments.tasks.fused import csr
-from virgo.experiments.tasks.passes import operator_edges
 from virgo.experiments.tasks.settings import Settings
 
 #: Rows of a layer computed at a time, which bounds the memory between two layers' outputs.
@@ -22,22 +23,33 @@ ROWS = 1 << 16
 
 
 class Sampling:
-    """What all runs on samples of one graph share: its neighbour lists and operators."""
+    """What all runs on samples of one graph share: its neighbour lists and operators.
 
-    def __init__(self, data: Any, operators: tuple[str, ...]) -> None:
+    Args:
+        data: the graph.
+        operators: names of the operators.
+        edge_weight: one number per edge, for GCN's operator.
+    """
+
+    def __init__(
+        self, data: Data, operators: tuple[str, ...], edge_weight: Tensor | None = None
+    ) -> None:
         from virgo.experiments.data.neighbours import InNeighbours  # compiles
 
-        n = int(data.num_nodes)
+        number = int(data.num_nodes or 0)
         self.neighbours = InNeighbours.of(data, edge_ids=False)
         self.operators = {
-            name: csr(*operator_edges(name, data.edge_index, n), (n, n)) for name in operators
+            name: csr(
+                *operator_entries(name, data.edge_index, number, edge_weight), (number, number)
+            )
+            for name in operators
         }
 
 
-class SampledBatches:
+class SampledNodeBatches:
     """Training on sampled neighbourhoods of batches of nodes, through PyG's loader."""
 
-    def __init__(self, dataset: Any, sampling: Sampling, settings: Settings, seed: int) -> None:
+    def __init__(self, dataset: Dataset, sampling: Sampling, settings: Settings, seed: int) -> None:
         from virgo.experiments.data.neighbours import NeighborSampler
 
         self.dataset, self.batch_size, self.seed = dataset, settings.batch_size, seed
@@ -51,19 +63,18 @@ class SampledBatches:
 
         model.train()
         self.sampler.set_epoch(epoch)
-        (own,) = np.random.SeedSequence([self.seed, epoch]).generate_state(1)
-        order = torch.Generator().manual_seed(int(own))
+        (seed,) = np.random.SeedSequence([self.seed, epoch]).generate_state(1)
         loader = NodeLoader(
             self.dataset.data,
             self.sampler,
             input_nodes=self.dataset.split["train"],
             batch_size=self.batch_size,
             shuffle=True,
-            generator=order,
+            generator=torch.Generator().manual_seed(int(seed)),
         )
         total, count = 0.0, 0
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(own))  # of the dropout masks
+            torch.manual_seed(int(seed))  # of the dropout masks
             for batch in loader:
                 optimiser.zero_grad()
                 output = model(
@@ -102,6 +113,9 @@ def layerwise(
         operators: the CSR matrix of each of the network's operators.
         x: features.
         rows: nodes of a layer to compute at a time.
+
+    Returns:
+        One row per node.
     """
     h = x
     for layer in range(model.num_layers):

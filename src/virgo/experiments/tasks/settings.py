@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from virgo.errors import OptionError
+from virgo.experiments.models.network import Config
 
 
 @dataclass(frozen=True)
@@ -67,17 +68,17 @@ class Settings:
                     f"{list(self.num_neighbors)}. Give as many."
                 )
 
-    def _require(self, name: str, expected: str, test: Any) -> None:
+    def _require(self, name: str, expected: str, test: Callable[[Any], bool]) -> None:
         value = getattr(self, name)
         try:
-            right = bool(test(value))
+            is_valid = test(value)
         except (TypeError, ValueError):
-            right = False
-        if not right:
+            is_valid = False
+        if not is_valid:
             raise OptionError(f"{name}: expected {expected}, got {value!r}. Choose another.")
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Settings:
+    def of(cls, config: Config) -> Settings:
         """Settings from a mapping; a name that is not one of theirs is an error."""
         known = [field.name for field in fields(cls)]
         unknown = [name for name in config if name not in known]

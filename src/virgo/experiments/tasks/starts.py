@@ -1,15 +1,17 @@
-"""Networks at their start: built from the seed, initialised once, kept for the runs that follow."""
+"""Networks before training: built from the seed, initialised once, cached for later runs."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from operator import attrgetter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from virgo.experiments.models import from_recipe
+from virgo.experiments.models.network import Config
 from virgo.experiments.tasks.settings import Settings
 
 #: How many are kept: ten seeds of one network, and some of the one before.
@@ -19,14 +21,14 @@ KEPT = 16
 class Starts:
     """Initial weights by network, method and seed.
 
-    A grid's configurations differ in learning rate, decay and dropout far more often than in what
-    the initial weights depend on, and a measured initialisation takes as long as many epochs.
+    A grid's configurations differ in learning rate, decay and dropout more often than in what the
+    initial weights depend on, and a measured initialisation takes as long as many epochs.
 
     Args:
         recipe: what :func:`virgo.experiments.models.from_recipe` builds the networks from.
     """
 
-    def __init__(self, recipe: dict[str, Any]) -> None:
+    def __init__(self, recipe: Config) -> None:
         self.recipe = recipe
         self._kept: OrderedDict[Hashable, dict[str, Tensor]] = OrderedDict()
 
@@ -46,13 +48,8 @@ class Starts:
     ) -> Any:
         """The network with the weights that ``initialise(model)`` gives it, or gave it before."""
         model = self.build(name, settings, seed)
-        sizes = (
-            settings.hidden_channels,
-            settings.num_layers,
-            settings.ngnn_type,
-            settings.num_ngnn_layers,
-        )
-        key = (name, init, sizes, seed)
+        sized = attrgetter("hidden_channels", "num_layers", "ngnn_type", "num_ngnn_layers")
+        key = (name, init, sized(settings), seed)
         if key not in self._kept:
             initialise(model)
             self._kept[key] = {k: v.clone() for k, v in model.state_dict().items()}
@@ -62,7 +59,7 @@ class Starts:
         return model
 
 
-def transposed_in_memory(module: Any) -> None:
-    """Have the rows of ``W^T`` together: sparse features are multiplied, or looked up, by rows."""
+def transposed_in_memory(module: nn.Module) -> None:
+    """Store weights as ``W^T``: sparse features are multiplied with, or look up, its rows."""
     for parameter in module.parameters():
         parameter.data = parameter.data.t().contiguous().t()

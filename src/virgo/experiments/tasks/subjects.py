@@ -1,4 +1,4 @@
-"""A task's network before training, with all that it takes to measure what passes through it."""
+"""A task's network before training, with all that it takes to measure it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from virgo.network.probe import Loss
 
 @dataclass(frozen=True)
 class Subject:
-    """What :func:`virgo.compare` and :func:`virgo.check` are to look at, and how.
+    """What :func:`virgo.compare` and :func:`virgo.check` look at, and how.
 
     Attributes:
         model: the network, with PyTorch's initialisation.
@@ -26,7 +26,7 @@ class Subject:
         forward: how the network is run on ``data``.
         plan: the plan that a run of the task would start from: of the network, a method with
             options after a plus, and a seed.
-        notes: what must be said beside the numbers.
+        notes: remarks to show beside the numbers.
         facts: the same as numbers.
     """
 
@@ -40,9 +40,16 @@ class Subject:
 
 
 def with_batch_statistics(model: nn.Module, data: Any) -> Any:
-    """A pass in which BatchNorm uses the mean and variance of what it receives, as in training.
+    """A pass in which BatchNorm uses the mean and variance of its input, as in training.
 
-    Its running statistics move; who measures restores them, as :func:`virgo.measure` does.
+    Its running statistics change; the caller restores them, as :func:`virgo.measure` does.
+
+    Args:
+        model: the network.
+        data: what :func:`virgo.network.inputs.run` takes.
+
+    Returns:
+        The output.
     """
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     modes = [norm.training for norm in norms]

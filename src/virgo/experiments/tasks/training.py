@@ -1,7 +1,7 @@
 """One run of any task, epoch by epoch: the paper's protocol.
 
 Adam, validation after every epoch, early stopping, and the weights of the best validation epoch
-tested once. What an epoch and a score are is the task's business.
+tested once. What an epoch and a score are, the task defines.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
+from virgo.experiments.data.datasets import Dataset
 from virgo.experiments.tasks.outcome import Outcome, Seeds
 from virgo.experiments.tasks.settings import Settings
 
@@ -31,7 +32,7 @@ class Batches(Protocol):
 class Task(Protocol):
     """A dataset with all that its runs share."""
 
-    dataset: Any
+    dataset: Dataset
     recipe: dict[str, Any]
     """What :func:`virgo.experiments.models.from_recipe` builds its networks from."""
 

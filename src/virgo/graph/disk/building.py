@@ -15,10 +15,11 @@ from typing import Any
 from virgo.errors import DataError, GraphError, VirgoError
 from virgo.graph.disk import labels as labelling
 from virgo.graph.disk import spills
-from virgo.graph.disk.format import FORMAT, NARROW_NODES, ArrayFile, Header
-from virgo.graph.disk.journal import State, Work, key_of, locked
+from virgo.graph.disk.chunks import Chunk
+from virgo.graph.disk.files import Output
+from virgo.graph.disk.format import FORMAT, NARROW_NODES, Header, StoredArray
+from virgo.graph.disk.journal import BuildState, Work, key_of, locked
 from virgo.graph.disk.options import MOST_NODES, Options, memory_of
-from virgo.graph.disk.outputs import Output
 from virgo.graph.disk.passes import Context, Progress, num_threads, read_edges
 from virgo.graph.disk.places import (
     check_space,
@@ -29,7 +30,7 @@ from virgo.graph.disk.places import (
     translated,
 )
 from virgo.graph.disk.sorting import Sorter
-from virgo.graph.disk.sources import Source, open_source
+from virgo.graph.disk.sources import EdgeSource, open_source
 
 #: A graph whose ids go beyond this many times its edges has ids, not numbers.
 _SPARSE, _FEW = 64, 2**24
@@ -60,11 +61,15 @@ def build(
             files; ``memory="2GB"`` for buffers, beside which relabelling holds all ids;
             ``tmp`` for what is spilled; ``force`` to replace ``out``.
 
+    Returns:
+        The header of the finished graph.
+
     Raises:
         DataError: the source is missing, damaged, or holds something that is no edge; or the disk
             is full.
         GraphError: ``out`` exists, or another process builds it, or ids are too sparse.
         OptionError: an option does not make sense.
+        VirgoError: as the family of all these.
     """
     asked = Options(**options)
     final = Path(out)
@@ -122,7 +127,7 @@ def _run(context: Context) -> Header:
     return _header(context, state)
 
 
-def _sort_by_target(context: Context, state: State) -> State:
+def _sort_by_target(context: Context, state: BuildState) -> BuildState:
     work, onward = context.work, None
     if not context.options.symmetric:
         onward = spills.Spill(work.scratch, "out", is_weighted=context.source.is_weighted)
@@ -135,21 +140,24 @@ def _sort_by_target(context: Context, state: State) -> State:
     return state
 
 
-def _collect_ids(context: Context, state: State) -> State:
+def _collect_ids(context: Context, state: BuildState) -> BuildState:
     """All ids in ascending order, if nodes get new numbers."""
     if not context.relabels:
         return state.at("reading")
     source, total, read = context.source, context.source.nbytes, 0
 
-    def chunks() -> Iterator[Any]:
+    def chunks() -> Iterator[Chunk]:
         nonlocal read
         for chunk in source.chunks(None, context.chunk):
             yield chunk
             read += len(chunk)
             context.progress(chunk.consumed, total, f"{read:,} edges read for their ids")
 
-    kind = labelling.Strings if source.has_strings else labelling.Integers
-    labels = labelling.collect(chunks(), kind)
+    labels: labelling.Labels | None
+    if source.has_strings:
+        labels = labelling.collect(chunks(), labelling.Strings)
+    else:
+        labels = labelling.collect(chunks(), labelling.Integers)
     if labels is None:
         raise _empty(source)
     if len(labels) > MOST_NODES:
@@ -163,7 +171,7 @@ def _collect_ids(context: Context, state: State) -> State:
     return state.at("reading", num_nodes=len(labels), files=files)
 
 
-def _counted(context: Context, state: State) -> State:
+def _counted(context: Context, state: BuildState) -> BuildState:
     """The state after reading, once it is known how many nodes and edges there are."""
     source, options = context.source, context.options
     if source.num_edges is not None and state.edges_read != source.num_edges:
@@ -190,11 +198,11 @@ def _counted(context: Context, state: State) -> State:
     return state.at("in", num_nodes=nodes, runs=0, entries=0, num_edges=0)
 
 
-def _empty(source: Source) -> DataError:
+def _empty(source: EdgeSource) -> DataError:
     return DataError(f"{source.name}: expected at least one edge, got none. Give a list of edges.")
 
 
-def _header(context: Context, state: State) -> Header:
+def _header(context: Context, state: BuildState) -> Header:
     from virgo import __version__
 
     source = context.source
@@ -207,7 +215,7 @@ def _header(context: Context, state: State) -> Header:
         index="int32" if state.num_nodes <= NARROW_NODES else "int64",
         self_loops=state.self_loops,
         ids=kind if context.relabels else None,
-        files={name: ArrayFile(**one) for name, one in state.files.items()},
+        files={name: StoredArray(**array) for name, array in state.files.items()},
         options=context.options.asked(),
         virgo=__version__,
         source={"name": source.name, "bytes": source.nbytes},

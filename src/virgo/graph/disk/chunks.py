@@ -27,6 +27,8 @@ BROKEN = (
     pickle.UnpicklingError,
 )
 
+#: Node ids: an array of integers, or Arrow's array of strings.
+Ids = Any
 Position = list[int]
 """Where a reader goes on; what the numbers mean is its own affair."""
 
@@ -44,8 +46,8 @@ class Chunk:
         name_edge: says where in the file an edge of these is, by its number in the chunk.
     """
 
-    sources: Any
-    targets: Any
+    sources: Ids
+    targets: Ids
     weights: npt.NDArray[np.float64] | None
     position: Position
     consumed: int
@@ -84,6 +86,9 @@ def damaged(path: Path, kind: str, error: object) -> DataError:
 
 def finite(chunk: Chunk) -> Chunk:
     """The chunk, if all its weights are numbers.
+
+    Returns:
+        The same chunk.
 
     Raises:
         DataError: a weight is infinite or no number.

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from virgo.errors import GraphError
 from virgo.graph.disk.format import Header, open_array, read_header, working_folder
-from virgo.graph.disk.journal import State, read_journal
+from virgo.graph.disk.journal import BuildState, read_journal
 
 _BLOCK = 2**20
 _DOING = {
@@ -47,9 +46,9 @@ class Description:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(one.nbytes for one in self.header.files.values())
+        return sum(array.nbytes for array in self.header.files.values())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Everything, for JSON."""
         return {
             **asdict(self.header),
@@ -64,6 +63,12 @@ class Description:
 def describe(path: str | Path) -> Description:
     """Counts and degrees, from a pass over the pointers a block at a time.
 
+    Args:
+        path: the graph's folder.
+
+    Returns:
+        What the header and the pointers tell.
+
     Raises:
         GraphError: there is no finished graph; of an unfinished one it says how far it is.
     """
@@ -76,8 +81,8 @@ def describe(path: str | Path) -> Description:
     isolated = 0
     for begin in range(0, header.num_nodes, _BLOCK):
         here = {order: degrees(path, header, order, begin) for order in counts}
-        for order, found in here.items():
-            counts[order].add(found)
+        for order, block in here.items():
+            counts[order].add(block)
         isolated += int(np.count_nonzero((here["in"] == 0) & (here["out"] == 0)))
     return Description(str(path), header, counts["in"].degrees(), counts["out"].degrees(), isolated)
 
@@ -95,8 +100,8 @@ class _Counts:
         self._values = np.empty(0, dtype=np.int64)
         self._counts = np.empty(0, dtype=np.int64)
 
-    def add(self, found: npt.NDArray[np.int64]) -> None:
-        values, counts = np.unique(found, return_counts=True)
+    def add(self, block: npt.NDArray[np.int64]) -> None:
+        values, counts = np.unique(block, return_counts=True)
         joined = np.concatenate([self._values, values])
         self._values, inverse = np.unique(joined, return_inverse=True)
         summed = np.bincount(inverse, np.concatenate([self._counts, counts]))
@@ -105,16 +110,16 @@ class _Counts:
     def degrees(self) -> Degrees:
         sums = np.cumsum(self._counts)
         total = int(sums[-1])
-        middle = [np.searchsorted(sums, place, "right") for place in ((total - 1) // 2, total // 2)]
+        middle = [np.searchsorted(sums, rank, "right") for rank in ((total - 1) // 2, total // 2)]
         median = float(self._values[middle].mean())
         return Degrees(int(self._values[0]), median, int(self._values[-1]))
 
 
 def _unfinished(path: Path) -> GraphError | None:
-    found = read_journal(working_folder(path))
-    if found is None or path.exists():
+    journal = read_journal(working_folder(path))
+    if journal is None or path.exists():
         return None
-    state = State(**found["state"])
+    state = BuildState(**journal["state"])
     doing = _DOING[state.stage].format(**vars(state))
     return GraphError(
         f"{path}: expected a finished graph, got an unfinished build: {doing}. Run the same "
@@ -127,9 +132,9 @@ def names(path: str | Path, header: Header) -> Iterator[int | str]:
     if header.ids is None:
         yield from range(header.num_nodes)
     elif header.ids == "int64":
-        for one in open_array(path, header, "ids"):
-            yield int(one)
+        for name in open_array(path, header, "ids"):
+            yield int(name)
     else:
-        texts, begins = (open_array(path, header, one) for one in ("ids", "ids_pointer"))
+        texts, begins = (open_array(path, header, name) for name in ("ids", "ids_pointer"))
         for begin, end in pairwise(begins):
             yield bytes(texts[begin:end]).decode("utf-8")

@@ -37,7 +37,7 @@ _BLOCK = 2**22
 
 
 @dataclass(frozen=True)
-class ArrayFile:
+class StoredArray:
     """One array: its type (as numpy writes it), its number of elements, its checksum."""
 
     dtype: str
@@ -75,8 +75,8 @@ class Header:
     index: str
     self_loops: int
     ids: str | None
-    files: Mapping[str, ArrayFile]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, StoredArray]
+    options: Mapping[str, object] = field(default_factory=dict)
     source: Mapping[str, Any] = field(default_factory=dict)
     virgo: str = ""
     format: int = FORMAT
@@ -88,6 +88,9 @@ class Header:
     @classmethod
     def from_json(cls, text: str, where: object = HEADER) -> Header:
         """The header of a text; ``where`` is named in errors.
+
+        Returns:
+            The header.
 
         Raises:
             GraphError: the text is no header, or one of a newer format.
@@ -106,7 +109,7 @@ class Header:
                 f"version of virgo-gnn."
             )
         try:
-            files = {name: ArrayFile(**one) for name, one in values.pop("files").items()}
+            files = {name: StoredArray(**array) for name, array in values.pop("files").items()}
             return cls(files=files, **values)
         except (TypeError, LookupError, AttributeError) as error:
             raise GraphError(
@@ -128,6 +131,9 @@ def array_path(path: str | Path, name: str) -> Path:
 def read_header(path: str | Path) -> Header:
     """The header of a finished graph whose files all have the size they should have.
 
+    Returns:
+        The header.
+
     Raises:
         GraphError: there is no such folder, it is no graph, its build is unfinished, its format is
             newer, or a file is missing or truncated.
@@ -137,43 +143,43 @@ def read_header(path: str | Path) -> Header:
     try:
         text = where.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise _absent(path) from error
+        raise GraphError(_why_absent(path)) from error
     except (OSError, UnicodeDecodeError) as error:
         raise GraphError(f"{where}: expected a readable header, got {error}.") from error
     header = Header.from_json(text, where)
-    for name, one in header.files.items():
-        _check_size(array_path(path, name), one)
+    for name, array in header.files.items():
+        _check_size(array_path(path, name), array)
     return header
 
 
-def _absent(path: Path) -> GraphError:
+def _why_absent(path: Path) -> str:
     if working_folder(path).is_dir():
-        return GraphError(
+        return (
             f"{path}: expected a finished graph, got an unfinished build. Run the same "
             f"`virgo graph build` again, it continues where it was."
         )
     if not path.exists():
-        return GraphError(
+        return (
             f"{path}: expected a graph's folder, got nothing of that name. Make one with "
             f"`virgo graph build EDGES {path}`."
         )
-    found = "one without" if path.is_dir() else "a file"
-    return GraphError(
-        f"{path}: expected a folder with {HEADER}, got {found}. Make one with "
+    actual = "one without" if path.is_dir() else "a file"
+    return (
+        f"{path}: expected a folder with {HEADER}, got {actual}. Make one with "
         f"`virgo graph build EDGES OUT`."
     )
 
 
-def _check_size(file: Path, one: ArrayFile) -> None:
+def _check_size(file: Path, array: StoredArray) -> None:
     try:
-        found = file.stat().st_size
+        size = file.stat().st_size
     except OSError as error:
         raise GraphError(
-            f"{file}: expected {one.nbytes:,} bytes, got no such file. Build the graph again."
+            f"{file}: expected {array.nbytes:,} bytes, got no such file. Build the graph again."
         ) from error
-    if found != one.nbytes:
+    if size != array.nbytes:
         raise GraphError(
-            f"{file}: expected {one.nbytes:,} bytes, got {found:,}. Build the graph again."
+            f"{file}: expected {array.nbytes:,} bytes, got {size:,}. Build the graph again."
         )
 
 
@@ -187,6 +193,12 @@ def open_array(
         header: what :func:`read_header` gave.
         name: the array; ``out_*`` of a symmetric graph are its ``in_*``.
         mapped: whether to leave it in its file.
+
+    Returns:
+        The array.
+
+    Raises:
+        GraphError: there is no such array, or its file is damaged.
     """
     if header.symmetric and name.startswith("out_"):
         name = "in_" + name.removeprefix("out_")
@@ -194,13 +206,13 @@ def open_array(
         raise GraphError(
             f"{path}: expected one of {', '.join(header.files)}, got {name!r}. Name one of them."
         )
-    one, file = header.files[name], array_path(path, name)
-    _check_size(file, one)
-    if one.size == 0:  # an empty file cannot be mapped
-        return np.empty(0, dtype=one.dtype)
+    array, file = header.files[name], array_path(path, name)
+    _check_size(file, array)
+    if array.size == 0:  # an empty file cannot be mapped
+        return np.empty(0, dtype=array.dtype)
     if not mapped:
-        return np.fromfile(file, dtype=one.dtype)
-    return np.memmap(file, dtype=one.dtype, mode="r", shape=(one.size,))
+        return np.fromfile(file, dtype=array.dtype)
+    return np.memmap(file, dtype=array.dtype, mode="r", shape=(array.size,))
 
 
 def verify(path: str | Path, progress: Callable[[int, int, str], None] | None = None) -> Header:
@@ -210,12 +222,15 @@ def verify(path: str | Path, progress: Callable[[int, int, str], None] | None = 
         path: the graph's folder.
         progress: told ``(bytes read, bytes in all, file)``.
 
+    Returns:
+        The header.
+
     Raises:
         GraphError: a file is not what was written; its name is in the message.
     """
     header = read_header(path)
-    total, done = sum(one.nbytes for one in header.files.values()), 0
-    for name, one in header.files.items():
+    total, done = sum(array.nbytes for array in header.files.values()), 0
+    for name, array in header.files.items():
         digest, file = hashlib.sha256(), array_path(path, name)
         with open(file, "rb") as opened:
             while block := opened.read(_BLOCK):
@@ -223,9 +238,9 @@ def verify(path: str | Path, progress: Callable[[int, int, str], None] | None = 
                 done += len(block)
                 if progress is not None:
                     progress(done, total, file.name)
-        if digest.hexdigest() != one.sha256:
+        if digest.hexdigest() != array.sha256:
             raise GraphError(
-                f"{file}: expected the checksum {one.sha256[:16]}..., got "
+                f"{file}: expected the checksum {array.sha256[:16]}..., got "
                 f"{digest.hexdigest()[:16]}... It was damaged after the build: build it again."
             )
     return header

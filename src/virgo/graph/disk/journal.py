@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from virgo.errors import GraphError
+from virgo.files import write_atomic
 from virgo.graph.disk.format import working_folder
 
 JOURNAL = "journal.json"
@@ -27,7 +28,7 @@ INTERVAL = 5.0
 
 
 @dataclass(frozen=True)
-class State:
+class BuildState:
     """How far a build has got.
 
     Attributes:
@@ -58,7 +59,7 @@ class State:
     total_edges: int = 0
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def at(self, stage: str, **changes: Any) -> State:
+    def at(self, stage: str, **changes: Any) -> BuildState:
         """The same build at the beginning of another stage."""
         return replace(self, stage=stage, **changes)
 
@@ -75,13 +76,13 @@ class Work:
 
     def __init__(self, folder: Path, scratch: Path, key: str) -> None:
         self.folder, self.scratch, self._key = folder, scratch, key
-        found = read_journal(folder)
-        self.state = State()
-        self.resumed = found is not None and found["key"] == key
-        if found is not None and found["key"] == key:
-            self.state = State(**found["state"])
+        journal = read_journal(folder)
+        self.state = BuildState()
+        self.resumed = journal is not None and journal["key"] == key
+        if journal is not None and journal["key"] == key:
+            self.state = BuildState(**journal["state"])
         else:
-            self._empty(Path(found["scratch"]) if found else scratch)
+            self._empty(Path(journal["scratch"]) if journal else scratch)
         self._writer = ThreadPoolExecutor(1)
         self._pending: list[Future[None]] = []
         self._last = self._begun = time.monotonic()
@@ -93,8 +94,8 @@ class Work:
 
     def _empty(self, earlier: Path) -> None:
         """Begin afresh."""
-        for one in self.folder.iterdir():
-            shutil.rmtree(one) if one.is_dir() else one.unlink()
+        for entry in self.folder.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         for scratch in (self.scratch, earlier):
             if scratch.name == self.scratch.name:  # never what somebody wrote into the journal
                 shutil.rmtree(scratch, ignore_errors=True)
@@ -103,7 +104,7 @@ class Work:
 
     def note(
         self,
-        state: State,
+        state: BuildState,
         files: Sequence[int],
         then: Callable[[], None] | None = None,
         *,
@@ -129,7 +130,7 @@ class Work:
         while self._pending and (wait or self._pending[0].done()):
             self._pending.pop(0).result()
 
-    def _write(self, state: State, files: list[int], then: Callable[[], None] | None) -> None:
+    def _write(self, state: BuildState, files: list[int], then: Callable[[], None] | None) -> None:
         try:
             for file in files:
                 os.fsync(file)
@@ -137,7 +138,7 @@ class Work:
             for file in files:
                 os.close(file)
         text = json.dumps({"key": self._key, "scratch": str(self.scratch), "state": asdict(state)})
-        write_aside(self.folder / JOURNAL, text)
+        write_atomic(self.folder / JOURNAL, text, durable=True)
         if then is not None:
             then()
 
@@ -146,34 +147,13 @@ class Work:
         self._writer.shutdown(wait=True)
 
 
-def write_aside(path: Path, text: str) -> None:
-    """Replace a small file in one step."""
-    aside = path.with_name(path.name + ".new")
-    with open(aside, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk."""
-    with contextlib.suppress(OSError):  # not every system opens folders
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def read_journal(folder: Path) -> dict[str, Any] | None:
     """What an unfinished build's journal says, if there is one that can be read."""
     with contextlib.suppress(OSError, ValueError, TypeError):
-        found = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
-        State(**found["state"])
-        if {"key", "scratch"} <= set(found):
-            return dict(found)
+        journal = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
+        BuildState(**journal["state"])
+        if {"key", "scratch"} <= set(journal):
+            return dict(journal)
     return None
 
 
@@ -188,42 +168,35 @@ def locked(out: Path) -> Iterator[Path]:
 
     The lock is on the folder itself: the system frees it however its holder ends.
 
+    Yields:
+        The working folder.
+
     Raises:
         GraphError: another process builds the same graph.
     """
     folder = working_folder(out)
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = _open_folder(folder)
+        handle = os.open(folder, os.O_RDONLY)
         try:
-            if handle is not None:
-                _lock(handle, out)
-                try:
-                    if not os.path.samestat(os.fstat(handle), os.stat(folder)):
-                        continue  # another build has just renamed it
-                except FileNotFoundError:
-                    continue
-            yield folder
-            return
+            _lock(handle, out)
+            if _is_still(handle, folder):  # another build may just have renamed it
+                yield folder
+                return
         finally:
-            if handle is not None:
-                os.close(handle)
+            os.close(handle)
 
 
-def _open_folder(folder: Path) -> int | None:
+def _is_still(handle: int, folder: Path) -> bool:
     try:
-        return os.open(folder, os.O_RDONLY)
-    except PermissionError:  # a system that opens no folders has no such locks either
-        if os.name == "posix":
-            raise
-        return None
+        return os.path.samestat(os.fstat(handle), os.stat(folder))
+    except FileNotFoundError:
+        return False
 
 
 def _lock(handle: int, out: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:
-        return
+    import fcntl  # builds need a POSIX system, which `check_target` has made sure of
+
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

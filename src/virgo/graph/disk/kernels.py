@@ -12,23 +12,27 @@ from typing import Any
 import numba
 import numpy as np
 
+#: Arrays of several types: numba compiles a loop for each.
+Array = Any
 _jit = numba.njit(cache=True, nogil=True)
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
 @_jit
-def extent(one: Any, other: Any) -> tuple[int, int]:
+def extent(first: Array, second: Array) -> tuple[int, int]:
     """The least and the greatest number of two arrays."""
-    low, high = one[0], one[0]
-    for i in range(one.size):
-        low = min(low, min(one[i], other[i]))
-        high = max(high, max(one[i], other[i]))
+    low, high = first[0], first[0]
+    for i in range(first.size):
+        low = min(low, min(first[i], second[i]))
+        high = max(high, max(first[i], second[i]))
     return low, high
 
 
 @_jit
-def count_rows(rows: Any, columns: Any, shift: Any, drop: bool, both: bool, counts: Any) -> None:
+def count_rows(
+    rows: Array, columns: Array, shift: Array, drop: bool, both: bool, counts: Array
+) -> None:
     """Count the edges of each cell, a cell being ``2 ** shift`` rows."""
     for i in range(rows.size):
         row, column = rows[i], columns[i]
@@ -41,15 +45,15 @@ def count_rows(rows: Any, columns: Any, shift: Any, drop: bool, both: bool, coun
 
 @_jit
 def spread_rows(
-    rows: Any,
-    columns: Any,
-    weights: Any,
-    shift: Any,
+    rows: Array,
+    columns: Array,
+    weights: Array,
+    shift: Array,
     drop: bool,
     both: bool,
-    cursor: Any,
-    keys: Any,
-    moved: Any,
+    cursor: Array,
+    keys: Array,
+    moved: Array,
 ) -> None:
     """Put each edge (and, if ``both``, its reverse right after it) where its cell has got to."""
     for i in range(rows.size):
@@ -57,22 +61,22 @@ def spread_rows(
         if drop and row == column:
             continue
         cell = row >> shift
-        place = cursor[cell]
-        cursor[cell] = place + 1
-        keys[place] = (np.uint64(row) << _HALF) | np.uint64(column)
+        slot = cursor[cell]
+        cursor[cell] = slot + 1
+        keys[slot] = (np.uint64(row) << _HALF) | np.uint64(column)
         if weights is not None:
-            moved[place] = weights[i]
+            moved[slot] = weights[i]
         if both:
             cell = column >> shift
-            place = cursor[cell]
-            cursor[cell] = place + 1
-            keys[place] = (np.uint64(column) << _HALF) | np.uint64(row)
+            slot = cursor[cell]
+            cursor[cell] = slot + 1
+            keys[slot] = (np.uint64(column) << _HALF) | np.uint64(row)
             if weights is not None:
-                moved[place] = weights[i]
+                moved[slot] = weights[i]
 
 
 @_jit
-def count_keys(keys: Any, base: Any, shift: Any, turn: bool, counts: Any) -> None:
+def count_keys(keys: Array, base: Array, shift: Array, turn: bool, counts: Array) -> None:
     """Count the keys of each cell, a cell being ``2 ** shift`` numbers from ``base`` on."""
     for i in range(keys.size):
         key = keys[i]
@@ -83,7 +87,14 @@ def count_keys(keys: Any, base: Any, shift: Any, turn: bool, counts: Any) -> Non
 
 @_jit
 def spread_keys(
-    keys: Any, weights: Any, base: Any, shift: Any, turn: bool, cursor: Any, out: Any, moved: Any
+    keys: Array,
+    weights: Array,
+    base: Array,
+    shift: Array,
+    turn: bool,
+    cursor: Array,
+    out: Array,
+    moved: Array,
 ) -> None:
     """Put each key (turned round: its column is the row) where its cell has got to."""
     for i in range(keys.size):
@@ -91,26 +102,26 @@ def spread_keys(
         if turn:
             key = (key << _HALF) | (key >> _HALF)
         cell = np.int64((key - base) >> shift)
-        place = cursor[cell]
-        cursor[cell] = place + 1
-        out[place] = key
+        slot = cursor[cell]
+        cursor[cell] = slot + 1
+        out[slot] = key
         if weights is not None:
-            moved[place] = weights[i]
+            moved[slot] = weights[i]
 
 
 @_jit
-def regroup(values: Any, starts: Any, out: Any) -> None:
+def regroup(values: Array, starts: Array, out: Array) -> None:
     """From run after run of cells to cell after cell of runs; ``starts`` is runs x (cells + 1)."""
-    place = 0
+    slot = 0
     for cell in range(starts.shape[1] - 1):
         for run in range(starts.shape[0]):
             for i in range(starts[run, cell], starts[run, cell + 1]):
-                out[place] = values[i]
-                place += 1
+                out[slot] = values[i]
+                slot += 1
 
 
 @_jit
-def order_ties(keys: Any, order: Any) -> None:
+def order_ties(keys: Array, order: Array) -> None:
     """Make a sort stable: where sorted ``keys`` are equal, their ``order`` ascends."""
     begin = 0
     for i in range(1, keys.size + 1):
@@ -121,7 +132,7 @@ def order_ties(keys: Any, order: Any) -> None:
 
 
 @_jit
-def merge_equal(keys: Any, weights: Any) -> int:
+def merge_equal(keys: Array, weights: Array) -> int:
     """Keep one of equal neighbours, its weight their sum in order; returns how many are left."""
     kept = 0
     for i in range(1, keys.size):
@@ -137,7 +148,7 @@ def merge_equal(keys: Any, weights: Any) -> int:
 
 
 @_jit
-def settle(keys: Any, first: Any, columns: Any, ends: Any) -> int:
+def settle(keys: Array, first: Array, columns: Array, ends: Array) -> int:
     """From sorted keys their columns and where each row ends; returns the number of loops."""
     loops, i = 0, 0
     for row in range(ends.size + 1):
@@ -155,7 +166,7 @@ def settle(keys: Any, first: Any, columns: Any, ends: Any) -> int:
 
 
 @_jit
-def count_in_rows(keys: Any, first: Any, cursor: Any) -> None:
+def count_in_rows(keys: Array, first: Array, cursor: Array) -> None:
     """``cursor[row]`` becomes where the row's first edge belongs, counting from ``first``."""
     for i in range(keys.size):
         cursor[np.int64((keys[i] >> _HALF) - first)] += 1
@@ -168,22 +179,30 @@ def count_in_rows(keys: Any, first: Any, cursor: Any) -> None:
 
 @_jit
 def place_in_rows(
-    keys: Any, weights: Any, starts: Any, first: Any, cursor: Any, columns: Any, moved: Any
+    keys: Array,
+    weights: Array,
+    starts: Array,
+    first: Array,
+    cursor: Array,
+    columns: Array,
+    moved: Array,
 ) -> None:
     """Stable counting sort by row, cell after cell so that what is written to stays in cache."""
     for cell in range(starts.shape[1] - 1):
         for run in range(starts.shape[0]):
             for i in range(starts[run, cell], starts[run, cell + 1]):
                 row = np.int64((keys[i] >> _HALF) - first)
-                place = cursor[row]
-                cursor[row] = place + 1
-                columns[place] = keys[i] & _LOW
+                slot = cursor[row]
+                cursor[row] = slot + 1
+                columns[slot] = keys[i] & _LOW
                 if weights is not None:
-                    moved[place] = weights[i]
+                    moved[slot] = weights[i]
 
 
 @_jit
-def find_texts(begins: Any, texts: Any, sorted_begins: Any, sorted_texts: Any, out: Any) -> None:
+def find_texts(
+    begins: Array, texts: Array, sorted_begins: Array, sorted_texts: Array, out: Array
+) -> None:
     """Where each of some texts is among sorted ones (all UTF-8, one after another); -1 if not."""
     for i in range(begins.size - 1):
         begin, length = begins[i], begins[i + 1] - begins[i]

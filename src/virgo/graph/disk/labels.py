@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from virgo.errors import DataError
-from virgo.graph.disk.chunks import Chunk
+from virgo.graph.disk.chunks import Chunk, Ids
 from virgo.graph.disk.format import array_path
 from virgo.graph.disk.parquet import arrow
-
-Labels = "Integers | Strings"
 
 
 class Integers:
     """Sorted 64-bit ids."""
-
-    kind = "int64"
 
     def __init__(self, ids: npt.NDArray[np.int64]) -> None:
         self.ids = ids
@@ -46,20 +42,18 @@ class Integers:
     def numbers(self, chunk: Chunk) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The numbers of a chunk's sources and targets."""
         joined = np.concatenate([chunk.sources, chunk.targets]).astype(np.int64)
-        # few look-ups, in ascending order: kinder to the cache than one an edge
+        # few look-ups, in ascending order: kinder to the cache than one per edge
         unique, inverse = np.unique(joined, return_inverse=True)
-        found = np.searchsorted(self.ids, unique)[inverse]
-        return found[: len(chunk)], found[len(chunk) :]
+        numbers = np.searchsorted(self.ids, unique)[inverse]
+        return numbers[: len(chunk)], numbers[len(chunk) :]
 
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+    def arrays(self) -> dict[str, npt.NDArray[np.int64] | npt.NDArray[np.uint8]]:
         """What is kept with the graph."""
         return {"ids": self.ids}
 
 
 class Strings:
     """Sorted strings: UTF-8, one after another, and where each begins."""
-
-    kind = "string"
 
     def __init__(self, begins: npt.NDArray[np.int64], texts: npt.NDArray[np.uint8]) -> None:
         self.begins, self.texts = begins, texts
@@ -68,7 +62,7 @@ class Strings:
         return int(self.begins.size - 1)
 
     @classmethod
-    def _sorted(cls, strings: Any) -> Strings:
+    def _sorted(cls, strings: Ids) -> Strings:
         compute = arrow("pyarrow.compute")
         unique = compute.unique(strings)
         return cls(*_parts(unique.take(compute.sort_indices(unique))))
@@ -83,11 +77,11 @@ class Strings:
         pa = arrow("pyarrow")
         arrays = [
             pa.LargeStringArray.from_buffers(
-                len(one),
-                pa.py_buffer(np.ascontiguousarray(one.begins)),
-                pa.py_buffer(np.ascontiguousarray(one.texts)),
+                len(labels),
+                pa.py_buffer(np.ascontiguousarray(labels.begins)),
+                pa.py_buffer(np.ascontiguousarray(labels.texts)),
             )
-            for one in (self, other)
+            for labels in (self, other)
         ]
         return self._sorted(pa.concat_arrays(arrays))
 
@@ -98,17 +92,17 @@ class Strings:
         joined = arrow("pyarrow").concat_arrays([chunk.sources, chunk.targets])
         coded = joined.dictionary_encode()
         begins, texts = _parts(coded.dictionary)
-        places = np.empty(begins.size - 1, dtype=np.int64)
-        kernels.find_texts(begins, texts, self.begins, self.texts, places)
-        found = places[coded.indices.to_numpy()]
-        return found[: len(chunk)], found[len(chunk) :]
+        positions = np.empty(begins.size - 1, dtype=np.int64)
+        kernels.find_texts(begins, texts, self.begins, self.texts, positions)
+        numbers = positions[coded.indices.to_numpy()]
+        return numbers[: len(chunk)], numbers[len(chunk) :]
 
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+    def arrays(self) -> dict[str, npt.NDArray[np.int64] | npt.NDArray[np.uint8]]:
         """What is kept with the graph."""
         return {"ids": self.texts, "ids_pointer": self.begins}
 
 
-def _parts(strings: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+def _parts(strings: Ids) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
     """Where each of Arrow's strings begins, and all their bytes, as arrays of our own."""
     _, offsets, data = strings.buffers()
     begins = np.frombuffer(offsets, dtype=np.int64)[strings.offset :][: len(strings) + 1]
@@ -116,12 +110,19 @@ def _parts(strings: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
     return begins - begins[0], texts[begins[0] : begins[-1]].copy()
 
 
-def collect(chunks: Iterable[Chunk], kind: type[Integers] | type[Strings]) -> Any:
+Labels = Integers | Strings
+_L = TypeVar("_L", Integers, Strings)
+
+
+def collect(chunks: Iterable[Chunk], kind: type[_L]) -> _L | None:
     """All ids of some chunks: sets are joined when they are of like size, as few copies as can be.
 
     Holds the ids of all nodes in memory, up to three times while they are joined.
+
+    Returns:
+        The ids in ascending order, or none if there are no chunks.
     """
-    sets: list[Any] = []
+    sets: list[_L] = []
     for chunk in chunks:
         sets.append(kind.of(chunk))
         while len(sets) > 1 and len(sets[-2]) < 2 * len(sets[-1]):
@@ -131,11 +132,10 @@ def collect(chunks: Iterable[Chunk], kind: type[Integers] | type[Strings]) -> An
     return sets[0] if sets else None
 
 
-def load(folder: Path, has_strings: bool) -> Any:
+def load(folder: Path, has_strings: bool) -> Labels:
     """The ids that a build has written, mapped into memory."""
-    kinds: dict[str, Any] = {"ids": np.uint8 if has_strings else np.int64, "ids_pointer": np.int64}
-    names = ("ids", "ids_pointer") if has_strings else ("ids",)
-    arrays = {name: np.memmap(array_path(folder, name), kinds[name], "r") for name in names}
-    if has_strings:
-        return Strings(np.asarray(arrays["ids_pointer"]), np.asarray(arrays["ids"]))
-    return Integers(np.asarray(arrays["ids"]))
+    ids = array_path(folder, "ids")
+    if not has_strings:
+        return Integers(np.asarray(np.memmap(ids, np.int64, "r")))
+    pointer = np.memmap(array_path(folder, "ids_pointer"), np.int64, "r")
+    return Strings(np.asarray(pointer), np.asarray(np.memmap(ids, np.uint8, "r")))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from virgo.errors import OptionError
 
@@ -22,6 +21,9 @@ def memory_of(text: str | int) -> int:
 
     >>> memory_of("512MB") == 512 * 2**20
     True
+
+    Returns:
+        The number of bytes.
 
     Raises:
         OptionError: it is no size, or too small to work in.
@@ -81,7 +83,7 @@ class Options:
         """Whether equal edges become one."""
         return self.symmetric or self.deduplicate
 
-    def asked(self) -> dict[str, Any]:
+    def asked(self) -> dict[str, object]:
         """What decides the graph, as the header keeps it."""
         given = asdict(self)
         return {name: given[name] for name in given if name not in _CIRCUMSTANCES}

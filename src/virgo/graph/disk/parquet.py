@@ -13,9 +13,15 @@ from virgo.graph.disk.arrays import PAIRS
 from virgo.graph.disk.chunks import Chunk, Position, damaged, numbered
 from virgo.graph.disk.options import Options
 
+#: pyarrow has no types that strict mode accepts.
+Arrow = Any
 
-def arrow(module: str) -> Any:
+
+def arrow(module: str) -> Arrow:
     """``pyarrow`` or a module of it.
+
+    Returns:
+        The module.
 
     Raises:
         DataError: it is not installed.
@@ -35,18 +41,24 @@ def chosen_columns(names: Sequence[str], options: Options, where: Path) -> list[
     """The positions of the columns of sources, targets and, if named, weights.
 
     A column is named by its name or, where no column has that name, by its number from 0 on.
+
+    Returns:
+        Two or three positions.
+
+    Raises:
+        OptionError: there is no such column, or one is named twice.
     """
     if options.source_column is not None and options.target_column is not None:
         chosen = (options.source_column, options.target_column)
-        positions = [_position(one, names, where) for one in chosen]
+        positions = [_position(column, names, where) for column in chosen]
     else:
         lower = [name.lower() for name in names]
         pair = next((pair for pair in PAIRS if set(pair) <= set(lower)), None)
-        positions = [lower.index(one) for one in pair] if pair else [0, 1]
+        positions = [lower.index(column) for column in pair] if pair else [0, 1]
     if options.weight_column is not None:
         positions.append(_position(options.weight_column, names, where))
     if len(set(positions)) < len(positions) or len(names) < 2:
-        shown = ", ".join(names[one] for one in positions if one < len(names))
+        shown = ", ".join(names[column] for column in positions if column < len(names))
         raise OptionError(f"{where}: expected different columns, got {shown}. Name others.")
     return positions
 
@@ -74,7 +86,7 @@ class ParquetFile:
         self._names = [names[position] for position in chosen]
         self.is_weighted = len(chosen) == 3
         self.num_edges: int | None = int(opened.metadata.num_rows)
-        kinds = {self._kind(schema.field(one).type, one) for one in self._names[:2]}
+        kinds = {self._kind(schema.field(name).type, name) for name in self._names[:2]}
         self.has_strings = "string" in kinds or options.id_type == "string"
         if len(kinds) > 1 and options.id_type != "string":
             raise DataError(
@@ -82,14 +94,14 @@ class ParquetFile:
                 f"--id-type string, or convert a column."
             )
 
-    def _open(self) -> Any:
+    def _open(self) -> Arrow:
         parquet, lib = arrow("pyarrow.parquet"), arrow("pyarrow.lib")
         try:
             return parquet.ParquetFile(self.path, memory_map=False, pre_buffer=False)
         except (lib.ArrowException, OSError) as error:
             raise damaged(self.path, "Parquet file", error) from error
 
-    def _kind(self, kind: Any, name: str) -> str:
+    def _kind(self, kind: Arrow, name: str) -> str:
         types = arrow("pyarrow").types
         if types.is_dictionary(kind):
             kind = kind.value_type
@@ -123,7 +135,7 @@ class ParquetFile:
         except (lib.ArrowException, OSError) as error:
             raise damaged(self.path, "Parquet file", error) from error
 
-    def _chunk(self, batch: Any, before: int, after: Position, consumed: int) -> Chunk:
+    def _chunk(self, batch: Arrow, before: int, after: Position, consumed: int) -> Chunk:
         name_edge = numbered(self.path, before, "row")
         columns = [batch.column(name) for name in self._names]
         for name, column in zip(self._names, columns, strict=True):

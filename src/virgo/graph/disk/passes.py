@@ -6,16 +6,16 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from virgo.errors import DataError
-from virgo.graph.disk.chunks import Chunk
-from virgo.graph.disk.journal import State, Work
+from virgo.graph.disk.chunks import Chunk, Ids
+from virgo.graph.disk.journal import BuildState, Work
+from virgo.graph.disk.labels import Labels
 from virgo.graph.disk.options import MOST_NODES, Options, memory_of
-from virgo.graph.disk.sources import Source
-from virgo.graph.disk.spills import CELLS, RUN, Record, Spill, shift_for
+from virgo.graph.disk.sources import EdgeSource
+from virgo.graph.disk.spills import CELLS, RUN, Spill, SpillRecord, shift_for
 from virgo.graph.threads import cores
 
 Progress = Callable[[int, int, str], None]
@@ -29,7 +29,7 @@ HALF = 32
 class Context:
     """One build: what is asked, what is read, where it happens, who watches."""
 
-    source: Source
+    source: EdgeSource
     options: Options
     work: Work
     progress: Progress
@@ -56,16 +56,19 @@ def num_threads() -> int:
     return min(8, cores())
 
 
-def read_edges(context: Context, state: State, labels: Any) -> State:
+def read_edges(context: Context, state: BuildState, labels: Labels | None) -> BuildState:
     """Read the source once and leave its edges in the spill ``in``, grouped by target.
 
     Chunks are partitioned by threads while the next is being read.
+
+    Returns:
+        The state after the last chunk.
     """
     work, source = context.work, context.source
     spill = Spill(work.scratch, "in", is_weighted=source.is_weighted)
     spill.keep(state.runs, state.entries)
     reader = _Reader(context, spill, labels)
-    pending: deque[tuple[Chunk, list[Future[tuple[Record, int]]]]] = deque()
+    pending: deque[tuple[Chunk, list[Future[tuple[SpillRecord, int]]]]] = deque()
     total, entries = source.nbytes, state.entries
 
     def finish() -> None:
@@ -100,7 +103,7 @@ def read_edges(context: Context, state: State, labels: Any) -> State:
 class _Reader:
     """Partitions chunks by the rows of the order by target."""
 
-    def __init__(self, context: Context, spill: Spill, labels: Any) -> None:
+    def __init__(self, context: Context, spill: Spill, labels: Labels | None) -> None:
         self._spill, self._labels = spill, labels
         self._drop, self._both = context.options.self_loops == "drop", context.options.symmetric
         given = context.options.num_nodes or context.source.num_nodes
@@ -111,14 +114,14 @@ class _Reader:
 
     def submit(
         self, pool: ThreadPoolExecutor, chunk: Chunk, entries: int
-    ) -> list[Future[tuple[Record, int]]]:
+    ) -> list[Future[tuple[SpillRecord, int]]]:
         """Let threads partition a chunk, run by run."""
         return [
             pool.submit(self._partition, chunk, begin, entries + begin * self.factor)
             for begin in range(0, len(chunk), self._run)
         ]
 
-    def _partition(self, chunk: Chunk, begin: int, entries: int) -> tuple[Record, int]:
+    def _partition(self, chunk: Chunk, begin: int, entries: int) -> tuple[SpillRecord, int]:
         from virgo.graph.disk import kernels
 
         end = min(begin + self._run, len(chunk))
@@ -140,10 +143,10 @@ class _Reader:
         moved = None if weights is None else np.empty(keys.size)
         cursor = np.cumsum(counts) - counts
         kernels.spread_rows(targets, sources, weights, *how, cursor, keys, moved)
-        return Record(self._spill.write(entries, keys, moved), shift, counts), int(high)
+        return SpillRecord(self._spill.write(entries, keys, moved), shift, counts), int(high)
 
-    def _out_of_range(self, chunk: Chunk, begin: int, sources: Any, targets: Any) -> DataError:
-        wrong = [(one < 0) | (one >= self._bound) for one in (sources, targets)]
+    def _out_of_range(self, chunk: Chunk, begin: int, sources: Ids, targets: Ids) -> DataError:
+        wrong = [(ids < 0) | (ids >= self._bound) for ids in (sources, targets)]
         edge = int(np.flatnonzero(wrong[0] | wrong[1])[0])
         given = self._bound < MOST_NODES
         advice = (
@@ -157,10 +160,13 @@ class _Reader:
         )
 
 
-def _plain(ids: Any) -> Any:
+def _plain(ids: Ids) -> Ids:
     """Ids as the compiled loops want them, 32 or 64 bits wide, copied only if they are not so.
 
     Arrow's arrays cannot be written to, for which numba would compile everything once more.
+
+    Returns:
+        An array that compiled code takes.
     """
     kind = np.int32 if ids.dtype == np.int32 else np.int64
     return np.asarray(np.require(ids, kind, ["C", "A", "W"]))

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from virgo.errors import DataError, GraphError
+from virgo.files import sync_folder, write_atomic
 from virgo.graph.disk.format import HEADER, Header
-from virgo.graph.disk.journal import JOURNAL, sync_folder, write_aside
+from virgo.graph.disk.journal import JOURNAL
 from virgo.graph.disk.options import Options
-from virgo.graph.disk.sources import Source, suffix_of
+from virgo.graph.disk.sources import EdgeSource, suffix_of
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Bytes a line of text takes at most, roughly, so that the estimate is of the least space.
@@ -50,19 +51,19 @@ def scratch_folder(out: Path, folder: Path, options: Options) -> Path:
     return Path(options.tmp).absolute() / f".{out.absolute().name}.{digest}.spills"
 
 
-def least_edges(source: Source) -> int:
+def least_edges(source: EdgeSource) -> int:
     """How many edges a source has, or at least about so many."""
     if source.num_edges is not None:
         return source.num_edges
     return sum(
-        one.path.stat().st_size
-        // (_LONG_PACKED_LINE if one.path.name.endswith(".gz") else _LONG_LINE)
-        for one in source.readers
-        if suffix_of(one.path)
+        reader.path.stat().st_size
+        // (_LONG_PACKED_LINE if reader.path.name.endswith(".gz") else _LONG_LINE)
+        for reader in source.readers
+        if suffix_of(reader.path)
     )
 
 
-def check_space(source: Source, options: Options, folder: Path, scratch: Path) -> None:
+def check_space(source: EdgeSource, options: Options, folder: Path, scratch: Path) -> None:
     """Say before a long build that the disk will not do.
 
     Raises:
@@ -80,11 +81,11 @@ def check_space(source: Source, options: Options, folder: Path, scratch: Path) -
     needs = {scratch: spilled, folder: kept}
     if os.stat(scratch).st_dev == os.stat(folder).st_dev:
         needs = {folder: spilled + kept}
-    for place, need in needs.items():
-        free = shutil.disk_usage(place).free
+    for disk, need in needs.items():
+        free = shutil.disk_usage(disk).free
         if free < need:
             raise DataError(
-                f"{place}: expected {need / 2**30:.1f} GB of free space, got "
+                f"{disk}: expected {need / 2**30:.1f} GB of free space, got "
                 f"{free / 2**30:.1f} GB. Free some, or give --tmp on another disk."
             )
 
@@ -106,14 +107,16 @@ def translated(out: Path) -> Iterator[None]:
 
 def drop(folder: Path, scratch: Path) -> None:
     """Leave nothing of a build."""
-    for one in (scratch, folder):
-        shutil.rmtree(one, ignore_errors=True)
+    for leftover in (scratch, folder):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def publish(header: Header, folder: Path, scratch: Path, out: Path, force: bool) -> None:
     """Give a complete graph its name; everything it holds is on the disk."""
     shutil.rmtree(scratch, ignore_errors=True)
-    write_aside(folder / HEADER, header.to_json())
+    for unfinished in folder.glob(f".*.{JOURNAL}"):  # of a build that was killed
+        unfinished.unlink()
+    write_atomic(folder / HEADER, header.to_json(), durable=True)
     replaced = folder.with_name(f".{out.absolute().name}.replaced")
     shutil.rmtree(replaced, ignore_errors=True)
     check_target(out, force)  # once more: a long build leaves time for others

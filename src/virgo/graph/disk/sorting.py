@@ -2,6 +2,9 @@
 
 The order by source needs no second sort. Edges leave the first in ascending order of their targets
 and are partitioned by source as they do; a stable counting sort by source is all that is left.
+
+An external sort of our own: DuckDB's ``ORDER BY`` takes five times as long at 60 million edges, and
+does not resume.
 """
 
 from __future__ import annotations
@@ -10,14 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from virgo.graph.disk.files import Output
 from virgo.graph.disk.format import NARROW_NODES
-from virgo.graph.disk.journal import State
-from virgo.graph.disk.outputs import Output
+from virgo.graph.disk.journal import BuildState
 from virgo.graph.disk.passes import HALF, Context
 from virgo.graph.disk.spills import (
     CELLS,
@@ -25,8 +27,8 @@ from virgo.graph.disk.spills import (
     Bucket,
     Keys,
     Limits,
-    Record,
     Spill,
+    SpillRecord,
     Weights,
     buckets,
     partition,
@@ -44,17 +46,19 @@ class Piece:
     """A sorted bucket: columns, weights, and where each row that ends in it ends."""
 
     bucket: Bucket
-    columns: npt.NDArray[Any]
+    columns: npt.NDArray[np.signedinteger]
     weights: Weights | None
     ends: npt.NDArray[np.int64]
     loops: int = 0
-    records: list[Record] = field(default_factory=list)
+    records: list[SpillRecord] = field(default_factory=list)
 
 
 class Sorter:
     """One order of the edges, ``in`` or ``out``, from its spill to its arrays."""
 
-    def __init__(self, context: Context, state: State, order: str, onward: Spill | None) -> None:
+    def __init__(
+        self, context: Context, state: BuildState, order: str, onward: Spill | None
+    ) -> None:
         self._context, self._order, self._onward = context, order, onward
         self._state, self._num_nodes = state, state.num_nodes
         self._is_weighted = context.source.is_weighted
@@ -80,7 +84,7 @@ class Sorter:
         if not state.sorted_to:
             self._outputs["pointer"].append(np.zeros(1, dtype=np.int64))
 
-    def run(self) -> State:
+    def run(self) -> BuildState:
         """Sort all buckets, several at once, and write them in order."""
         context = self._context
         sort: Callable[[Bucket], Piece] = self._sort if self._order == "in" else self._place
@@ -113,7 +117,7 @@ class Sorter:
         )
         return buckets(self.spill, limits, context.work.scratch, self._state.sorted_to)
 
-    def _rows(self, bucket: Bucket) -> tuple[Any, int]:
+    def _rows(self, bucket: Bucket) -> tuple[np.uint64, int]:
         """The first row of a bucket, and how many rows end in it."""
         first = bucket.low >> HALF
         return np.uint64(first), (bucket.high >> HALF) - first
@@ -144,7 +148,7 @@ class Sorter:
 
     def _hand_on(
         self, onward: Spill, bucket: Bucket, keys: Keys, weights: Weights | None
-    ) -> list[Record]:
+    ) -> list[SpillRecord]:
         from virgo.graph.disk import kernels
 
         records = []

@@ -8,12 +8,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from virgo.errors import DataError
-from virgo.graph.disk.arrays import npy_file, npz_file, pt_file
+from virgo.graph.disk.arrays import EdgeArrayFile, TorchFile, npz_file
 from virgo.graph.disk.chunks import Chunk, Position, Reader, damaged, finite
 from virgo.graph.disk.options import Options
 from virgo.graph.disk.parquet import ParquetFile
@@ -30,12 +29,12 @@ def suffix_of(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Source:
+class EdgeSource:
     """All files of an edge list, one after another.
 
     Attributes:
         name: as the user gave it.
-        readers: one a file.
+        readers: one per file.
         num_nodes: if the source says so itself, as OGB's folders do.
         num_edges: how many edges there must be, if that is known.
     """
@@ -48,7 +47,7 @@ class Source:
     @property
     def nbytes(self) -> int:
         """Bytes of all files."""
-        return sum(one.path.stat().st_size for one in self.readers)
+        return sum(reader.path.stat().st_size for reader in self.readers)
 
     @property
     def has_strings(self) -> bool:
@@ -60,15 +59,15 @@ class Source:
         """Whether edges have weights."""
         return self.readers[0].is_weighted
 
-    def stamp(self) -> list[list[Any]]:
+    def stamp(self) -> list[list[str | int]]:
         """What changes when a file does."""
-        states = [(one.path, one.path.stat()) for one in self.readers]
+        states = [(reader.path, reader.path.stat()) for reader in self.readers]
         return [[str(path.absolute()), s.st_size, s.st_mtime_ns] for path, s in states]
 
     def chunks(self, start: Position | None, limit: int) -> Iterator[Chunk]:
         """The edges from ``start`` on; a position is a file's number and the place in it."""
         number, inside = (start[0], start[1:]) if start else (0, None)
-        before = sum(one.path.stat().st_size for one in self.readers[:number])
+        before = sum(reader.path.stat().st_size for reader in self.readers[:number])
         for current, reader in enumerate(self.readers[number:], number):
             for chunk in reader.chunks(inside or None, limit):
                 position, consumed = [current, *chunk.position], before + chunk.consumed
@@ -76,13 +75,16 @@ class Source:
             before, inside = before + reader.path.stat().st_size, None
 
 
-def open_source(where: str | Path, options: Options) -> Source:
+def open_source(where: str | Path, options: Options) -> EdgeSource:
     """Find the files of an edge list and look into each.
 
     Args:
         where: a file, a folder of files, a pattern such as ``edges/*.parquet``, or a dataset's
             folder in OGB's raw layout.
         options: what the build was asked for.
+
+    Returns:
+        The files, ready to be read.
 
     Raises:
         DataError: there are no such files, or they are of no known kind, or damaged.
@@ -96,18 +98,21 @@ def open_source(where: str | Path, options: Options) -> Source:
     readers = tuple(_reader(file, options) for file in files)
     for what in ("has_strings", "is_weighted"):
         odd = next(
-            (one for one in readers if getattr(one, what) != getattr(readers[0], what)), None
+            (reader for reader in readers if getattr(reader, what) != getattr(readers[0], what)),
+            None,
         )
         if odd is not None:
             raise DataError(
                 f"{odd.path}: expected the same {'ids' if what == 'has_strings' else 'weights'} "
                 f"as in {readers[0].path}, got others. Give files of one kind."
             )
-    return Source(str(where), readers, num_edges=_known([one.num_edges for one in readers]))
+    return EdgeSource(
+        str(where), readers, num_edges=_known([reader.num_edges for reader in readers])
+    )
 
 
 def _known(counts: list[int | None]) -> int | None:
-    given = [one for one in counts if one is not None]
+    given = [count for count in counts if count is not None]
     return sum(given) if len(given) == len(counts) else None
 
 
@@ -116,20 +121,20 @@ def _files(where: str) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        inside = (one for one in path.rglob("*") if one.is_file())
-        found = [one for one in inside if suffix_of(one) in KINDS and one.name[0] not in "._"]
+        inside = (file for file in path.rglob("*") if file.is_file())
+        files = [file for file in inside if suffix_of(file) in KINDS and file.name[0] not in "._"]
     else:
-        found = [Path(one) for one in glob.glob(where, recursive=True) if Path(one).is_file()]
-    if not found:
+        files = [Path(file) for file in glob.glob(where, recursive=True) if Path(file).is_file()]
+    if not files:
         what = "a folder without any" if path.is_dir() else "nothing of that name"
         raise DataError(f"{where}: expected edges as {_KNOWN}, got {what}.")
-    kinds = {suffix_of(one) for one in found}
+    kinds = {suffix_of(file) for file in files}
     if len(kinds) > 1:
         raise DataError(
             f"{where}: expected files of one kind, got {', '.join(sorted(kinds))}. Name them with "
             f"a pattern such as {path}/*{min(kinds)}."
         )
-    return sorted(found)
+    return sorted(files)
 
 
 def _reader(path: Path, options: Options) -> Reader:
@@ -140,10 +145,10 @@ def _reader(path: Path, options: Options) -> Reader:
         if kind in _TEXT:
             return TextFile(path, options)
         makers: dict[str, Callable[[Path], Reader]] = {
-            ".npy": npy_file,
+            ".npy": EdgeArrayFile,
             ".npz": npz_file,
-            ".pt": pt_file,
-            ".pth": pt_file,
+            ".pt": TorchFile,
+            ".pth": TorchFile,
         }
         if kind in makers and not path.name.endswith(".gz"):
             return makers[kind](path)
@@ -152,11 +157,11 @@ def _reader(path: Path, options: Options) -> Reader:
     raise DataError(f"{path}: expected edges as {_KNOWN}, got a file of another kind.")
 
 
-def _ogb(name: str, raw: Path, options: Options) -> Source:
+def _ogb(name: str, raw: Path, options: Options) -> EdgeSource:
     """A dataset's raw folder: one graph, as text or as OGB's binary form has it."""
     packed = raw / "data.npz"
     if packed.is_file():
-        reader = npz_file(packed)
+        reader: Reader = npz_file(packed)
         nodes, edges = _packed_counts(packed, "num_nodes_list"), None
     else:
         reader = TextFile(raw / "edge.csv.gz", replace(options, header="no"))
@@ -166,7 +171,7 @@ def _ogb(name: str, raw: Path, options: Options) -> Source:
             f"{raw}: expected one graph, got {len(nodes):,}. A collection of small graphs is "
             f"loaded with virgo.data.load."
         )
-    return Source(
+    return EdgeSource(
         name,
         (reader,),
         num_nodes=nodes[0] if nodes else None,
@@ -186,6 +191,6 @@ def _counts(path: Path) -> list[int] | None:
 def _packed_counts(path: Path, name: str) -> list[int] | None:
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return [int(one) for one in arrays[name].reshape(-1)] if name in arrays else None
+            return [int(count) for count in arrays[name].reshape(-1)] if name in arrays else None
     except (OSError, ValueError, EOFError, zlib.error) as error:
         raise damaged(path, ".npz file", error) from error

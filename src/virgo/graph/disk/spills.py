@@ -1,7 +1,7 @@
 """Edges that wait on disk to be sorted: runs of keys, each grouped by cells of equal key ranges.
 
 A run is what one thread partitions in its cache and writes with one call. Where its cells begin is
-kept in an index, so all runs' keys of a range are found again with one read a run, and files
+kept in an index, so all runs' keys of a range are found again with one read per run, and files
 neither multiply with the ranges nor need to know how many nodes there will be: cells are powers of
 two wide, and a run with wider cells only has fewer of them.
 """
@@ -9,7 +9,6 @@ two wide, and a run with wider cells only has fewer of them.
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from virgo.graph.disk.files import read_all, write_all
+from virgo.graph.disk.files import open_file, read_all, write_all
 
 Keys = npt.NDArray[np.uint64]
 Weights = npt.NDArray[np.float64]
@@ -32,7 +31,7 @@ _HALF = 32
 
 
 @dataclass(frozen=True)
-class Record:
+class SpillRecord:
     """Where a run lies, and how many keys each of its cells has."""
 
     offset: int
@@ -45,6 +44,9 @@ def shift_for(span: int) -> int:
 
     >>> shift_for(1025), shift_for(1024), shift_for(1)
     (1, 0, 0)
+
+    Returns:
+        The exponent.
     """
     return max(0, (span - 1).bit_length() - CELL_BITS)
 
@@ -76,10 +78,7 @@ class Spill:
         self.is_weighted, self.base, self.span, self.columns = is_weighted, base, span, columns
         self.entry = 16 if is_weighted else 8
         self.paths = folder / f"{name}.spill", folder / f"{name}.index"
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
-        self.files = [os.open(path, flags, 0o644) for path in self.paths]
-        for file in self.files:
-            weakref.finalize(self, os.close, file)
+        self.files = [open_file(path, self) for path in self.paths]
         if hidden:
             self.forget()
 
@@ -109,7 +108,7 @@ class Spill:
             write_all(self.files[0], weights, offset + keys.nbytes)
         return offset
 
-    def add(self, records: list[Record]) -> None:
+    def add(self, records: list[SpillRecord]) -> None:
         """Put runs into the index, in the order of the input."""
         rows = np.zeros(len(records), dtype=_RECORD)
         for row, record in zip(rows, records, strict=True):
@@ -117,7 +116,7 @@ class Spill:
         write_all(self.files[1], rows, os.fstat(self.files[1]).st_size)
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> SpillTable:
         """Where each run's cells begin; asked for when all runs are there."""
         size = os.fstat(self.files[1]).st_size
         rows = np.empty(size // _RECORD.itemsize, dtype=_RECORD)
@@ -125,15 +124,15 @@ class Spill:
         shift = int(rows["shift"].max(initial=0))
         cells = max(1, -(-self.used >> shift))  # rounded up
         starts = np.zeros((rows.size, cells + 1), dtype=np.int32)
-        for one in np.unique(rows["shift"]):
-            which = np.flatnonzero(rows["shift"] == one)
+        for width in np.unique(rows["shift"]):
+            which = np.flatnonzero(rows["shift"] == width)
             sums = np.zeros((which.size, CELLS + 1), dtype=np.int32)
             np.cumsum(rows["counts"][which], axis=1, out=sums[:, 1:])
-            edges = np.minimum(np.arange(cells + 1, dtype=np.int64) << (shift - int(one)), CELLS)
+            edges = np.minimum(np.arange(cells + 1, dtype=np.int64) << (shift - int(width)), CELLS)
             starts[which] = sums[:, edges]
         totals = np.diff(starts, axis=1).sum(axis=0, dtype=np.int64)
         ends = rows["counts"].sum(axis=1, dtype=np.int64)
-        return Table(shift, starts, totals, rows["offset"].copy(), ends)
+        return SpillTable(shift, starts, totals, rows["offset"].copy(), ends)
 
     def load(self, first: int, last: int) -> tuple[Keys, Weights | None, npt.NDArray[np.int64]]:
         """All keys of the cells from ``first`` to before ``last``, run after run.
@@ -158,7 +157,7 @@ class Spill:
 
 
 @dataclass(frozen=True)
-class Table:
+class SpillTable:
     """The index of a spill, with all runs' cells as wide as the widest."""
 
     shift: int
@@ -200,7 +199,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a bucket may have: bytes, at so many a key and a row, and keys."""
+    """How much a bucket may have: bytes, at so many per key and per row, and keys."""
 
     nbytes: int
     each_key: int
@@ -223,6 +222,9 @@ def buckets(
 
     A cell that does not fit is partitioned once more, into cells of its own: skewed graphs have
     such cells, and a node with very many edges is divided by its neighbours.
+
+    Yields:
+        One range after the other.
     """
     totals, shift = spill.table.totals, spill.table.shift
     rows = max(1, 2**shift >> _HALF)
@@ -298,7 +300,7 @@ def partition(
     shift: int,
     turn: bool,
     before: int,
-) -> Record:
+) -> SpillRecord:
     """Write keys (turned round, if asked) to a spill as one run."""
     from virgo.graph.disk import kernels
 
@@ -308,4 +310,4 @@ def partition(
     kernels.spread_keys(
         keys, weights, np.uint64(spill.base), np.uint64(shift), turn, cursor, out, moved
     )
-    return Record(spill.write(before, out, moved), shift, counts)
+    return SpillRecord(spill.write(before, out, moved), shift, counts)

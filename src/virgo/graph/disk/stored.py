@@ -1,18 +1,18 @@
 """A graph on disk: the operators of :mod:`virgo.graph.operators` over memory-mapped rows.
 
-Only vectors are held in memory. The edges pass through it once a hop, block by block, and each
+Only vectors are held in memory. The edges pass through it once per hop, block by block, and each
 block is given back when it is done, so a graph of any size takes the memory of its nodes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
+import torch
 
-from virgo.graph.csr import Compressed
+from virgo.graph.csr import Compressed, LoopArray, Mapped
 from virgo.graph.disk.format import Header, open_array, read_header
 from virgo.graph.operators import Graph
 from virgo.graph.vectors import Vector
@@ -38,37 +38,21 @@ class StoredGraph(Graph):
     ) -> None:
         self.path = Path(path)
         self.header: Header = read_header(self.path)
+        # no edges in memory: rows come from the folder
+        super().__init__(torch.empty(2, 0, dtype=torch.long), self.header.num_nodes)
+        self.num_edges = self.header.num_edges
+        self.is_weighted = weighted and self.header.weighted
         self._turned, self._in_memory = turned, in_memory
-        self._weighted = weighted and self.header.weighted
-        self.num_nodes = self.header.num_nodes
-        self.keep_loops = True
-        self._made = {}
 
     def __repr__(self) -> str:
         return (
             f"StoredGraph({str(self.path)!r}, {self.num_nodes:,} nodes, {self.num_edges:,} edges)"
         )
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[[], StoredGraph], tuple[()]]:
         """What a copy or another process needs is the folder, not the edges."""
-        return self._again(), ()
-
-    def _again(self, **changes: bool) -> partial[StoredGraph]:
-        """What opens the folder as it was opened here, but for some changes."""
-        how: dict[str, Any] = {
-            "weighted": self._weighted,
-            "turned": self._turned,
-            "in_memory": self._in_memory,
-        }
-        return partial(StoredGraph, self.path, **{**how, **changes})
-
-    @property
-    def num_edges(self) -> int:
-        return self.header.num_edges
-
-    @property
-    def is_weighted(self) -> bool:
-        return self._weighted
+        options = {"turned": self._turned, "in_memory": self._in_memory}
+        return partial(StoredGraph, self.path, weighted=self.is_weighted, **options), ()
 
     @cached_property
     def by_target(self) -> Compressed:
@@ -82,24 +66,20 @@ class StoredGraph(Graph):
         if self.header.symmetric:
             side = "in"  # one copy serves both
 
-        def array(name: str) -> Any:
+        def array(name: str) -> Mapped:
             return open_array(self.path, self.header, f"{side}_{name}", mapped=not self._in_memory)
 
-        weights = array("weights") if self._weighted else None
+        weights = array("weights") if self.is_weighted else None
         of = Compressed.of_arrays if self._in_memory else Compressed.of_files
         return of(array("pointer"), array("columns"), weights)
 
     @cached_property
     def reversed(self) -> StoredGraph:
-        if self.header.symmetric:
-            return self
-        return self._again(turned=not self._turned)()
+        return self if self.header.symmetric else self._like(_turned=not self._turned)
 
     @cached_property
     def unweighted(self) -> StoredGraph:
-        if not self._weighted:
-            return self
-        return self._again(weighted=False)()
+        return self._like(is_weighted=False) if self.is_weighted else self
 
     @property
     def in_count(self) -> Vector:
@@ -113,5 +93,5 @@ class StoredGraph(Graph):
     def has_loops(self) -> bool:
         return self.header.self_loops > 0
 
-    def loop_weights(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    def loop_weights(self) -> tuple[LoopArray, LoopArray]:
         return self.by_target.loops()

@@ -14,15 +14,16 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, BinaryIO
 
 import numpy as np
 
 from virgo.errors import DataError
 from virgo.graph.disk.chunks import Chunk, Position, damaged
 from virgo.graph.disk.options import Options
-from virgo.graph.disk.parquet import arrow, chosen_columns
+from virgo.graph.disk.parquet import Arrow, arrow, chosen_columns
 
+Stream = gzip.GzipFile | BinaryIO
 _BROKEN = (EOFError, gzip.BadGzipFile, zlib.error, OSError)
 _SNIFFED = 2**16
 _LONGEST_LINE = 2**20
@@ -52,7 +53,7 @@ def split(line: str, delimiter: str) -> list[str]:
     """A line's columns, without quotes and blanks."""
     if delimiter == " ":
         return line.split()
-    return [one.strip() for one in next(csv.reader([line], delimiter=delimiter), [])]
+    return [field.strip() for field in next(csv.reader([line], delimiter=delimiter), [])]
 
 
 def is_whole(text: str) -> bool:
@@ -65,6 +66,12 @@ def sniff(path: Path, head: bytes, options: Options) -> Layout:
 
     The first line is a header if the user chose columns by name, or if its ids are no integers
     while those of the second are, or if it has the usual names.
+
+    Returns:
+        The layout of all lines.
+
+    Raises:
+        DataError: the first line is no edge.
     """
     begins, number = 0, 1
     lines: list[tuple[bytes, str]] = []
@@ -76,7 +83,7 @@ def sniff(path: Path, head: bytes, options: Options) -> Layout:
     if not lines:
         return Layout(",", 2, (0, 1), False, begins, number)
     first = lines[0][1]
-    delimiter = next((one for one in ",\t;" if one in first), " ")
+    delimiter = next((sign for sign in ",\t;" if sign in first), " ")
     fields = split(first, delimiter)
     if len(fields) < 2:
         raise DataError(
@@ -88,7 +95,7 @@ def sniff(path: Path, head: bytes, options: Options) -> Layout:
     names = fields if is_header else [str(position) for position in range(len(fields))]
     chosen = tuple(chosen_columns(names, options, path))
     sample = second if is_header and second else fields
-    integers = all(is_whole(sample[one]) for one in chosen[:2] if one < len(sample))
+    integers = all(is_whole(sample[position]) for position in chosen[:2] if position < len(sample))
     has_strings = options.id_type == "string" or (options.id_type == "auto" and not integers)
     if is_header:
         begins, number = begins + len(lines[0][0]), number + 1
@@ -99,11 +106,11 @@ def _is_header(first: list[str], second: list[str] | None, options: Options) -> 
     if options.header != "auto":
         return options.header == "yes"
     named = {options.source_column, options.target_column, options.weight_column}
-    if any(one is not None and not one.isdecimal() for one in named):
+    if any(field is not None and not field.isdecimal() for field in named):
         return True
-    if any(is_whole(one) for one in first[:2]):
+    if any(is_whole(field) for field in first[:2]):
         return False
-    if len({one.lower() for one in first} & _NAMES) > 1:
+    if len({field.lower() for field in first} & _NAMES) > 1:
         return True
     return second is not None and all(map(is_whole, second[:2]))
 
@@ -124,24 +131,24 @@ class TextFile:
         self.is_weighted = len(self._layout.chosen) == 3
         arrow("pyarrow.csv")  # says at once if it is missing
 
-    def _open(self) -> Any:
+    def _open(self) -> Stream:
         return gzip.open(self.path, "rb") if self._is_packed else open(self.path, "rb")
 
-    def _read(self, stream: Any, size: int) -> bytes:
+    def _read(self, stream: Stream, size: int) -> bytes:
         try:
             data: bytes = stream.read(size)
             return data
         except _BROKEN as error:
             raise damaged(self.path, "gzip file" if self._is_packed else "file", error) from error
 
-    def _skip(self, stream: Any, size: int) -> None:
+    def _skip(self, stream: Stream, size: int) -> None:
         if not self._is_packed:
             stream.seek(size)
             return
         while size:
             size -= len(self._read(stream, min(size, 2**22)))
 
-    def _consumed(self, stream: Any, position: int) -> int:
+    def _consumed(self, stream: Stream, position: int) -> int:
         packed: IO[bytes] | None = getattr(stream, "fileobj", None)
         return packed.tell() if packed is not None else position
 
@@ -172,20 +179,20 @@ class TextFile:
         lib, layout = arrow("pyarrow.lib"), self._layout
 
         def name_edge(index: int) -> str:
-            numbers = (n for n, one in enumerate(block.split(b"\n"), line) if one.strip())
+            numbers = (n for n, text in enumerate(block.split(b"\n"), line) if text.strip())
             return f"{self.path}: line {next(n for i, n in enumerate(numbers) if i == index)}"
 
         try:
             columns = self._columns(block)
         except lib.ArrowException as error:
             raise self._bad_line(block, line, str(error)) from error
-        if any(one.null_count for one in columns):
+        if any(column.null_count for column in columns):
             raise self._bad_line(block, line, "an empty field")
-        ids = columns[:2] if layout.has_strings else [one.to_numpy() for one in columns[:2]]
+        ids = columns[:2] if layout.has_strings else [column.to_numpy() for column in columns[:2]]
         weights = columns[2].to_numpy() if len(columns) == 3 else None
         return Chunk(ids[0], ids[1], weights, after, consumed, name_edge)
 
-    def _columns(self, block: bytes) -> list[Any]:
+    def _columns(self, block: bytes) -> list[Arrow]:
         """The chosen columns of a block of lines."""
         pa, reading, layout = arrow("pyarrow"), arrow("pyarrow.csv"), self._layout
         if layout.delimiter == " ":
@@ -247,6 +254,6 @@ def _single_blanks(block: bytes) -> bytes:
     """Columns that are lined up with several blanks, as Arrow takes exactly one for a delimiter."""
     if b"  " in block or b"\t" in block or block[:1] == b" " or b"\n " in block:
         block = re.sub(rb"[ \t]+", b" ", block)
-    if b" " in (block[:1], block[-1:]) or any(one in block for one in (b"\n ", b" \n", b" \r")):
+    if b" " in (block[:1], block[-1:]) or any(blank in block for blank in (b"\n ", b" \n", b" \r")):
         block = re.sub(rb"(?m)^ | (?=\r?$)", b"", block)
     return block

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from virgo.graph.sql.connections import connect
 from virgo.graph.sql.graph import LakeGraph, open
-from virgo.graph.sql.operators import LakeOperator
 from virgo.graph.sql.vectors import LakeVector
 
-__all__ = ["LakeGraph", "LakeOperator", "LakeVector", "connect", "open"]
+__all__ = ["LakeGraph", "LakeVector", "connect", "open"]

@@ -1,9 +1,8 @@
-"""What a hop computed, kept: for this run only, or so that the next run finds it.
+"""Checkpoints: what a hop computed, kept for this run only or for the next one too.
 
-Every result has a key, a digest of all it was computed from. With a checkpoint, a result is
-written aside, then named, and last of all a manifest of a few numbers is written beside it. A run
-that is started again asks for the same keys; what is there and agrees with its manifest is read,
-and the rest is computed.
+Every result has a key, a digest of all it was computed from. With a checkpoint, a result is written
+atomically, and then a manifest of a few numbers beside it. A run that is started again asks for the
+same keys, reads what agrees with its manifest, and computes the rest.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from virgo.errors import DataError, OptionError
+from virgo.files import atomic_path, write_atomic
 from virgo.graph.sql.connections import (
     Connection,
     Table,
@@ -35,13 +35,17 @@ from virgo.graph.sql.connections import (
 FORMAT = 1
 #: Sums in another order differ by rounding; a damaged file differs by more.
 _ROUNDING = 1e-9
+Forget = Callable[[], None]
 
 
-def digest(*parts: Any) -> str:
+def digest(*parts: object) -> str:
     """A short name for all that a result depends on.
 
     >>> digest("gcn", 1.0) == digest("gcn", 1.0) != digest("gcn", 2.0)
     True
+
+    Returns:
+        24 hexadecimal digits.
     """
     text = json.dumps([FORMAT, *parts], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
@@ -57,12 +61,15 @@ class Kept:
     squares: float
 
 
-class Keeper:
-    """Keeps results as long as somebody holds them, in temporary tables.
+class Results:
+    """Results in temporary tables, kept as long as somebody holds them.
+
+    Args:
+        con: the engine.
 
     Attributes:
         computed: notes of the results that were computed, in order.
-        resumed: notes of those that were found.
+        resumed: notes of those that an earlier run had left.
     """
 
     #: What an error adds about starting again.
@@ -77,16 +84,24 @@ class Keeper:
         """The rows of ``table``, computed now unless they are there already.
 
         Args:
+            key: a digest of all that they are computed from.
+            table: the expression.
             note: what this is, for people.
             number: the column whose squares are summed.
+
+        Returns:
+            The computed table and its checksums.
+
+        Raises:
+            DataError: the engine fails.
         """
-        found = self._find(key, number)
-        if found is not None:
+        earlier = self._resume(key, number)
+        if earlier is not None:
             self.resumed.append(note)
-            return found
+            return earlier
         try:
-            made, forget = self._store(key, table)
-            kept = Kept(made, key, *_measured(made, number))
+            stored, forget = self._store(key, table)
+            kept = Kept(stored, key, *_measured(stored, number))
             self._seal(kept, note)
         except Exception as error:  # each engine has its own
             raise DataError(
@@ -95,11 +110,11 @@ class Keeper:
             ) from error
         if forget is not None:
             # with the last expression that reads it; not at exit, when the connection may be gone
-            weakref.finalize(made.op(), forget).atexit = False
+            weakref.finalize(stored.op(), forget).atexit = False
         self.computed.append(note)
         return kept
 
-    def _find(self, key: str, number: str) -> Kept | None:
+    def _resume(self, key: str, number: str) -> Kept | None:
         """A result of an earlier run, if it is whole."""
         try:
             manifest = json.loads(self._manifest(key))
@@ -113,18 +128,17 @@ class Keeper:
         # the number of the first run, so that all that follows has the same keys
         return Kept(table, key, *expected)
 
-    def _store(self, key: str, table: Table) -> tuple[Table, Any]:
+    def _store(self, key: str, table: Table) -> tuple[Table, Forget | None]:
         """Compute a result; returns it and what to call when nobody reads it any more."""
         name = new_name()
-        made = self.con.create_table(name, table, temp=True)
-        return made, lambda: self._drop(name)
+        return self.con.create_table(name, table, temp=True), lambda: self._drop(name)
 
     def _drop(self, name: str) -> None:
         with contextlib.suppress(Exception):  # a connection that is closed holds nothing
             self.con.drop_table(name, force=True)
 
     def _seal(self, kept: Kept, note: str) -> None:
-        """Say that a result is whole."""
+        """Record that a result is whole."""
 
     def _manifest(self, key: str) -> str:
         raise LookupError(key)
@@ -133,10 +147,14 @@ class Keeper:
         raise LookupError(key)
 
 
-class FolderKeeper(Keeper):
-    """DuckDB's results as Parquet files in a folder of this machine."""
+class LastingResults(Results):
+    """Results that the next run finds."""
 
     advice = "Start it again with the same checkpoint=, which keeps the hops that were finished"
+
+
+class ParquetFolder(LastingResults):
+    """DuckDB's results as Parquet files in a folder of this machine."""
 
     def __init__(self, con: Connection, folder: str | Path) -> None:
         super().__init__(con)
@@ -149,32 +167,23 @@ class FolderKeeper(Keeper):
                 f"Choose another."
             ) from error
 
-    def _store(self, key: str, table: Table) -> tuple[Table, Any]:
-        aside = self.folder / f".{new_name()}"
-        try:
+    def _store(self, key: str, table: Table) -> tuple[Table, Forget | None]:
+        with atomic_path(self.folder / f"{key}.parquet") as aside:
             quoted = str(aside).replace("'", "''")
             self.con.raw_sql(f"COPY ({self.con.compile(table)}) TO '{quoted}' (FORMAT parquet)")
-            os.replace(aside, self._path(key))
-        finally:
-            aside.unlink(missing_ok=True)
         return self._open(key), None
 
     def _seal(self, kept: Kept, note: str) -> None:
-        aside = self.folder / f".{new_name()}"
-        aside.write_text(_manifest(kept, note))
-        os.replace(aside, self.folder / f"{kept.key}.json")
+        write_atomic(self.folder / f"{kept.key}.json", _manifest(kept, note))
 
     def _manifest(self, key: str) -> str:
         return (self.folder / f"{key}.json").read_text()
 
     def _open(self, key: str) -> Table:
-        return self.con.read_parquet(self._path(key))
-
-    def _path(self, key: str) -> Path:
-        return self.folder / f"{key}.parquet"
+        return self.con.read_parquet(self.folder / f"{key}.parquet")
 
 
-class SparkKeeper(Keeper):
+class SparkFolder(LastingResults):
     """Spark's results as Parquet folders, wherever Spark can write.
 
     Spark writes and commits them itself, task by task, so a task that is tried again or an executor
@@ -182,13 +191,11 @@ class SparkKeeper(Keeper):
     back to this hop, not to the first.
     """
 
-    advice = "Start it again with the same checkpoint=, which keeps the hops that were finished"
-
     def __init__(self, con: Connection, folder: str | Path) -> None:
         super().__init__(con)
         self.folder = os.fspath(folder).rstrip("/")
 
-    def _store(self, key: str, table: Table) -> tuple[Table, Any]:
+    def _store(self, key: str, table: Table) -> tuple[Table, Forget | None]:
         frame, path = self.con.raw_sql(self.con.compile(table)), f"{self.folder}/{key}.parquet"
         frame.write.mode("overwrite").parquet(path)
         # with the schema that is known, or Spark reads a file to learn it
@@ -208,14 +215,14 @@ class SparkKeeper(Keeper):
         return self.con.read_parquet(f"{self.folder}/{key}.parquet")
 
 
-class SparkScratch(SparkKeeper):
+class SparkScratch(SparkFolder):
     """The same in a folder of this machine, as long as somebody holds the results.
 
     Not in Spark's own cache: every hop names the last one twice, and without files the plan of the
     tenth would hold the first a thousand times.
     """
 
-    advice = Keeper.advice
+    advice = Results.advice
 
     def __init__(self, con: Connection) -> None:
         if not session_of(con).sparkContext.master.startswith("local"):
@@ -226,23 +233,21 @@ class SparkScratch(SparkKeeper):
         super().__init__(con, tempfile.mkdtemp(prefix="virgo-"))
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
-    def _store(self, key: str, table: Table) -> tuple[Table, Any]:
+    def _store(self, key: str, table: Table) -> tuple[Table, Forget | None]:
         name = new_name()  # of its own: the same hop may be asked for while the last is read
-        made, _ = super()._store(name, table)
+        stored, _ = super()._store(name, table)
         path = f"{self.folder}/{name}.parquet"
-        return made, lambda: shutil.rmtree(path, ignore_errors=True)
+        return stored, lambda: shutil.rmtree(path, ignore_errors=True)
 
     def _seal(self, kept: Kept, note: str) -> None:
         """Nobody comes back to it."""
 
-    def _find(self, key: str, number: str) -> Kept | None:
+    def _resume(self, key: str, number: str) -> Kept | None:
         return None
 
 
-class TableKeeper(Keeper):
+class WarehouseTables(LastingResults):
     """Results as tables of the engine's own, for warehouses."""
-
-    advice = "Start it again with the same checkpoint=, which keeps the hops that were finished"
 
     def __init__(self, con: Connection, prefix: str) -> None:
         super().__init__(con)
@@ -253,7 +258,7 @@ class TableKeeper(Keeper):
             )
         self.prefix = prefix
 
-    def _store(self, key: str, table: Table) -> tuple[Table, Any]:
+    def _store(self, key: str, table: Table) -> tuple[Table, Forget | None]:
         return self.con.create_table(f"{self.prefix}_{key}", table, overwrite=True), None
 
     def _seal(self, kept: Kept, note: str) -> None:
@@ -267,16 +272,16 @@ class TableKeeper(Keeper):
         return self.con.table(f"{self.prefix}_{key}")
 
 
-def keeper_for(con: Connection, checkpoint: str | Path | None) -> Keeper:
+def results_for(con: Connection, checkpoint: str | Path | None) -> Results:
     """The way an engine keeps results: a folder, or ``"table:PREFIX"``, or for this run only."""
     if checkpoint is None:
-        return SparkScratch(con) if is_spark(con) else Keeper(con)
+        return SparkScratch(con) if is_spark(con) else Results(con)
     if isinstance(checkpoint, str) and checkpoint.startswith("table:"):
-        return TableKeeper(con, checkpoint.removeprefix("table:"))
+        return WarehouseTables(con, checkpoint.removeprefix("table:"))
     if is_duckdb(con):
-        return FolderKeeper(con, checkpoint)
+        return ParquetFolder(con, checkpoint)
     if is_spark(con):
-        return SparkKeeper(con, checkpoint)
+        return SparkFolder(con, checkpoint)
     raise OptionError(
         f"checkpoint: expected 'table:PREFIX' for the engine {con.name}, got {checkpoint!r}. "
         f"Folders are for duckdb and spark."

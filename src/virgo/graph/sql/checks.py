@@ -1,18 +1,16 @@
-"""What is wrong with tables, found by one aggregate before anything long is started."""
+"""What is wrong with tables, facts by one aggregate before anything long is started."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from virgo.errors import GraphError
 from virgo.graph.sql.checkpoints import digest
-from virgo.graph.sql.connections import Table, one_row
+from virgo.graph.sql.connections import Column, Facts, Table, one_row
 
 #: A prime. Ids are added up modulo it, so that no engine's 64-bit sum overflows.
 _PRIME = 65521
 
 
-def survey_edges(edges: Table, *, dense: bool, num_nodes: int | None) -> dict[str, Any]:
+def survey_edges(edges: Table, *, dense: bool, num_nodes: int | None) -> Facts:
     """Counts and bounds of ``source``, ``target`` and ``weight`` in one pass; raises if bad."""
     mixed = _mixed(edges.source) * 31 + _mixed(edges.target)
     asked = {
@@ -31,32 +29,32 @@ def survey_edges(edges: Table, *, dense: bool, num_nodes: int | None) -> dict[st
             "unbounded": _unbounded(edges.weight),
             "weights": (edges.weight * mixed).sum(),
         }
-    found = one_row(edges.aggregate(**asked))
-    _refuse_edges(found, num_nodes)
+    facts = one_row(edges.aggregate(**asked))
+    _refuse_edges(facts, num_nodes)
     # another order of the same rows rounds otherwise
-    weights = f"{found.get('weights') or 0.0:.6e}"
-    found["key"] = digest("edges", found["count"], int(found["mixed"]), weights)
-    return found
+    weights = f"{facts.get('weights') or 0.0:.6e}"
+    facts["key"] = digest("edges", facts["count"], int(facts["mixed"]), weights)
+    return facts
 
 
-def _refuse_edges(found: dict[str, Any], num_nodes: int | None) -> None:
-    if not found["count"]:
+def _refuse_edges(facts: Facts, num_nodes: int | None) -> None:
+    if not facts["count"]:
         raise GraphError("edges: expected edges, got an empty table. Check the path or the name.")
-    if found["empty"]:
+    if facts["empty"]:
         raise GraphError(
-            f"edges: expected two ids in every row, got {found['empty']:,} rows without one "
+            f"edges: expected two ids in every row, got {facts['empty']:,} rows without one "
             f"(null). Remove them."
         )
-    if found.get("unweighted") or found.get("unbounded"):
+    if facts.get("unweighted") or facts.get("unbounded"):
         raise GraphError(
-            f"edges: expected finite edge weights, got {found['unweighted']:,} null and "
-            f"{found['unbounded']:,} NaN or infinite. Clean them."
+            f"edges: expected finite edge weights, got {facts['unweighted']:,} null and "
+            f"{facts['unbounded']:,} NaN or infinite. Clean them."
         )
-    if "low" in found and found["low"] < 0:
-        raise GraphError(f"edges: expected ids from 0, got {found['low']}. Pass ids='any'.")
-    if "high" in found and num_nodes is not None and found["high"] >= num_nodes:
+    if "low" in facts and facts["low"] < 0:
+        raise GraphError(f"edges: expected ids from 0, got {facts['low']}. Pass ids='any'.")
+    if "high" in facts and num_nodes is not None and facts["high"] >= num_nodes:
         raise GraphError(
-            f"edges: expected ids below num_nodes = {num_nodes:,}, got {found['high']:,}. "
+            f"edges: expected ids below num_nodes = {num_nodes:,}, got {facts['high']:,}. "
             f"Correct num_nodes or the edges."
         )
 
@@ -73,31 +71,31 @@ def survey_signal(table: Table, nodes: Table | None, num_nodes: int) -> str:
     }
     if nodes is None:
         asked |= {"low": table.node.min(), "high": table.node.max()}
-    found = one_row(table.aggregate(**asked))
-    _refuse_signal(found, num_nodes)
+    facts = one_row(table.aggregate(**asked))
+    _refuse_signal(facts, num_nodes)
     if nodes is not None:
         _refuse_strangers(count(table.anti_join(nodes, "node")))
-    return digest("signal", found["rows"], f"{found['total']:.9e}", f"{found['mixed']:.9e}")
+    return digest("signal", facts["rows"], f"{facts['total']:.9e}", f"{facts['mixed']:.9e}")
 
 
-def _refuse_signal(found: dict[str, Any], num_nodes: int) -> None:
-    if found["empty"] or found["unbounded"]:
+def _refuse_signal(facts: Facts, num_nodes: int) -> None:
+    if facts["empty"] or facts["unbounded"]:
         raise GraphError(
             f"mean_features: expected a node and a finite number in every row, got "
-            f"{found['empty']:,} rows with a null and {found['unbounded']:,} NaN or infinite. "
+            f"{facts['empty']:,} rows with a null and {facts['unbounded']:,} NaN or infinite. "
             f"Clean the features."
         )
-    if found["rows"] != found["nodes"]:
+    if facts["rows"] != facts["nodes"]:
         raise GraphError(
-            f"mean_features: expected one row a node, got {found['rows']:,} rows for "
-            f"{found['nodes']:,} nodes. Remove the duplicates."
+            f"mean_features: expected one row per node, got {facts['rows']:,} rows for "
+            f"{facts['nodes']:,} nodes. Remove the duplicates."
         )
-    if found["rows"] and "low" in found:
-        _refuse_strangers(int(found["low"] < 0 or found["high"] >= num_nodes), "ids out of range")
-    if found["rows"] != num_nodes:
+    if facts["rows"] and "low" in facts:
+        _refuse_strangers(int(facts["low"] < 0 or facts["high"] >= num_nodes), "ids out of range")
+    if facts["rows"] != num_nodes:
         raise GraphError(
             f"mean_features: expected a row for each of {num_nodes:,} nodes, got "
-            f"{found['rows']:,}. Add the missing ones, with 0 where there are no features."
+            f"{facts['rows']:,}. Add the missing ones, with 0 where there are no features."
         )
 
 
@@ -109,23 +107,23 @@ def _refuse_strangers(count: int, what: str = "") -> None:
         )
 
 
-def _mixed(ids: Any) -> Any:
+def _mixed(ids: Column) -> Column:
     """A small number from an id, the same in every run on this engine."""
     if ids.type().is_integer():
         return ids.cast("int64") % _PRIME
     return ids.hash() % _PRIME
 
 
-def _unbounded(values: Any) -> Any:
+def _unbounded(values: Column) -> Column:
     return (values.isnan() | values.isinf()).sum()
 
 
-def _least(one: Any, other: Any) -> Any:
-    return (one <= other).ifelse(one, other)
+def _least(first: Column, second: Column) -> Column:
+    return (first <= second).ifelse(first, second)
 
 
-def _greatest(one: Any, other: Any) -> Any:
-    return (one >= other).ifelse(one, other)
+def _greatest(first: Column, second: Column) -> Column:
+    return (first >= second).ifelse(first, second)
 
 
 def count(table: Table) -> int:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from virgo.errors import DataError, OptionError
 from virgo.graph.sql.connections import Table
 
 
-def is_dense(ids: str | None, nodes: Any, num_nodes: Any) -> bool:
+def is_dense(ids: str | None, nodes: Table | None, num_nodes: int | None) -> bool:
     if ids not in (None, "dense", "any"):
         raise OptionError(f"ids: expected 'dense' or 'any', got {ids!r}. Choose one.")
     if nodes is not None and (ids == "dense" or num_nodes is not None):

@@ -12,16 +12,22 @@ import shutil
 import tempfile
 import uuid
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from virgo.errors import DataError, OptionError
 
 #: Ibis has no types that strict mode accepts.
 Table = Any
 Connection = Any
+Column = Any
+#: The facts that an aggregate found, by name.
+Facts = dict[str, Any]
+Library = Any
 
 #: What a Spark master may look like, beside "spark" for this machine.
 _MASTERS = ("spark://", "local", "yarn", "k8s://")
@@ -31,7 +37,7 @@ _BLOCK = 1 << 16
 _SENT_WHOLE = 4_000_000
 
 
-def library(name: str, extra: str) -> Any:
+def library(name: str, extra: str) -> Library:
     """An optional library, or one error that says how to install it."""
     try:
         return importlib.import_module(name)
@@ -48,7 +54,7 @@ def connect(
     memory: str | None = None,
     threads: int | None = None,
     tmp: str | Path | None = None,
-    **settings: Any,
+    **settings: object,
 ) -> Connection:
     """A connection to an engine, as Ibis has it.
 
@@ -61,6 +67,12 @@ def connect(
         threads: how many of them DuckDB or a local Spark may use.
         tmp: where to spill to; a folder of its own, removed afterwards, if not given.
         settings: the engine's own, such as ``{"spark.executor.memory": "8g"}``.
+
+    Returns:
+        The connection.
+
+    Raises:
+        OptionError: the engine is unknown, not installed, or cannot be reached.
     """
     ibis = library("ibis", "lake")
     if engine == "duckdb" or engine.startswith("duckdb://"):
@@ -82,12 +94,12 @@ def connect(
 
 
 def _duckdb(
-    ibis: Any,
+    ibis: Library,
     engine: str,
     memory: str | None,
     threads: int | None,
     tmp: str | Path | None,
-    settings: dict[str, Any],
+    settings: Mapping[str, object],
 ) -> Connection:
     library("duckdb", "lake")
     own = None if tmp is not None else tempfile.mkdtemp(prefix="virgo-")
@@ -113,12 +125,12 @@ def _duckdb(
 
 
 def _spark(
-    ibis: Any,
+    ibis: Library,
     engine: str,
     memory: str | None,
     threads: int | None,
     tmp: str | Path | None,
-    settings: dict[str, Any],
+    settings: Mapping[str, object],
 ) -> Connection:
     sql = library("pyspark.sql", "spark")
     master = f"local[{threads or '*'}]" if engine == "spark" else engine
@@ -169,12 +181,12 @@ def is_spark(con: Connection) -> bool:
     return bool(con.name == "pyspark")
 
 
-def session_of(con: Connection) -> Any:
+def session_of(con: Connection) -> Connection:
     """The session behind a connection to Spark."""
     return con.raw_sql("SELECT 1").sparkSession
 
 
-def read_table(con: Connection, given: Any, where: str) -> Table:
+def read_table(con: Connection, given: object, where: str) -> Table:
     """A table from its name, from a Parquet file, a folder or a pattern of them, or itself."""
     if not isinstance(given, (str, Path)):
         if hasattr(given, "get_backend") and hasattr(given, "schema"):
@@ -183,7 +195,7 @@ def read_table(con: Connection, given: Any, where: str) -> Table:
             f"{where}: expected a table, the name of one or a path of Parquet files, got "
             f"{type(given).__name__}. Pass one of them."
         )
-    text = os.fspath(given)
+    text = str(given)
     remote = "://" in text
     if not (remote or any(sign in text for sign in "/*?\\") or Path(text).exists()):
         if not text.endswith(".parquet"):
@@ -194,8 +206,7 @@ def read_table(con: Connection, given: Any, where: str) -> Table:
         return con.read_parquet(text)
     except Exception as error:
         raise DataError(
-            f"{where}: expected Parquet files, got {os.fspath(given)} ({brief(error)}). "
-            f"Check the path."
+            f"{where}: expected Parquet files, got {given} ({brief(error)}). Check the path."
         ) from error
 
 
@@ -223,8 +234,8 @@ def numbers(con: Connection, count: int) -> Table:
     return counted.filter(counted.node < count)
 
 
-def from_array(con: Connection, values: Any) -> Table:
-    """One number a node, as a table of the engine."""
+def from_array(con: Connection, values: npt.NDArray[np.float64]) -> Table:
+    """One number per node, as a table of the engine."""
     ibis, arrow = library("ibis", "lake"), library("pyarrow", "lake")
     columns = arrow.table({"node": np.arange(len(values)), "value": values})
     if is_spark(con):
@@ -236,7 +247,7 @@ def new_name() -> str:
     return f"virgo_{uuid.uuid4().hex[:16]}"
 
 
-def fetch(table: Table) -> Any:
+def fetch(table: Table) -> Table:
     """All rows of an expression, as a table of Arrow."""
     con = table.get_backend()
     if is_spark(con):
@@ -246,9 +257,9 @@ def fetch(table: Table) -> Any:
     return table.to_pyarrow()
 
 
-def one_row(table: Table) -> dict[str, Any]:
+def one_row(table: Table) -> Facts:
     """The only row of a table, an aggregate for example."""
-    row: dict[str, Any] = fetch(table).to_pylist()[0]
+    row: Facts = fetch(table).to_pylist()[0]
     return row
 
 
@@ -257,6 +268,9 @@ def beside_edges(con: Connection, table: Table, rows: int) -> Table:
 
     Spark is told to send a small one whole to every executor: the edges then stay where they are.
     Left to itself it may send the edges instead, whose compressed files look smaller.
+
+    Returns:
+        The table, with a hint for Spark if it is small.
     """
     if not is_spark(con) or rows > _SENT_WHOLE:
         return table
@@ -268,7 +282,7 @@ def beside_edges(con: Connection, table: Table, rows: int) -> Table:
     return view
 
 
-def _forget_view(session: Any, name: str) -> None:
+def _forget_view(session: Connection, name: str) -> None:
     with contextlib.suppress(Exception):  # a session that has stopped holds nothing
         session.catalog.dropTempView(name)
 

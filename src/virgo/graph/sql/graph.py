@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from virgo.errors import GraphError, OptionError
+from virgo.graph.operators import GraphOperators, Operator, Scale
 from virgo.graph.sql import checks, columns
-from virgo.graph.sql.checkpoints import Kept, digest, keeper_for
+from virgo.graph.sql.checkpoints import Kept, digest, results_for
 from virgo.graph.sql.connections import (
+    Column,
     Connection,
     Table,
     connect,
@@ -22,9 +23,9 @@ from virgo.graph.sql.connections import (
     one_row,
     read_table,
 )
-from virgo.graph.sql.operators import LakeOperator
+from virgo.graph.sql.hops import hop, refused
 from virgo.graph.sql.vectors import Home, LakeVector
-from virgo.graph.vectors import column
+from virgo.graph.vectors import AnyVector, Vector, column
 
 
 def open(
@@ -41,8 +42,13 @@ def open(
     Args:
         engine: as :func:`connect` takes it, or a connection of Ibis.
         edges: a Parquet file, a folder, a pattern such as ``"edges/*.parquet"``, a table's name.
-        memory: see :func:`connect`, as for ``threads`` and ``tmp``.
+        memory: see :func:`connect`.
+        threads: likewise.
+        tmp: likewise.
         options: of :class:`LakeGraph`.
+
+    Returns:
+        The graph.
     """
     con = engine
     if isinstance(engine, str):
@@ -52,11 +58,11 @@ def open(
     return LakeGraph(read_table(con, edges, "edges"), **options)
 
 
-class LakeGraph:
-    """The edges of a graph in a table, and the operators that layers apply over them.
+class LakeGraph(GraphOperators):
+    """A graph whose edges are rows of a table; hops are joins and group-bys.
 
     Args:
-        edges: a table of Ibis, one row an edge.
+        edges: a table of Ibis, one row per edge.
         source: the column of the nodes that edges leave.
         target: the column of the nodes that they enter.
         weight: the column of edge weights, or none.
@@ -84,17 +90,17 @@ class LakeGraph:
     ) -> None:
         dense = columns.is_dense(ids, nodes, num_nodes)
         self.edges = columns.of_edges(edges, source, target, weight, dense)
-        self.keep_loops = keep_loops
-        self.is_weighted = weight is not None
-        con = edges.get_backend()
-        keeper = keeper_for(con, checkpoint)
-        found = checks.survey_edges(self.edges, dense=dense, num_nodes=num_nodes)
-        self.num_edges = int(found["count"])
-        count = num_nodes if num_nodes is not None else int(found.get("high", -1)) + 1
-        self.key = digest(found["key"], weight is not None, count, keep_loops)
-        self.home = Home(con, keeper, count, None)
+        con, weighted = edges.get_backend(), weight is not None
+        results = results_for(con, checkpoint)
+        facts = checks.survey_edges(self.edges, dense=dense, num_nodes=num_nodes)
+        count = num_nodes if num_nodes is not None else int(facts.get("high", -1)) + 1
+        self.key = digest(facts["key"], weighted, count, keep_loops)
+        self.home = Home(con, results, count, None)
         if not dense:
             self._name_nodes(nodes)
+        super().__init__(
+            self.home.num_nodes, int(facts["count"]), is_weighted=weighted, keep_loops=keep_loops
+        )
 
     def _name_nodes(self, given: Table | None) -> None:
         """The list of all nodes, with a one beside each."""
@@ -113,44 +119,30 @@ class LakeGraph:
                     f"Correct the list."
                 )
             key = digest("nodes", self.key, facts["all"])
-        self.home.nodes = self.home.keeper.keep(key, nodes.mutate(value=_one()), "nodes")
+        self.home.nodes = self.home.results.keep(key, nodes.mutate(value=_one()), "nodes")
         self.home.num_nodes = self.home.nodes.rows
 
     def __repr__(self) -> str:
         engine = self.home.con.name
         return f"LakeGraph({engine}, {self.num_nodes:,} nodes, {self.num_edges:,} edges)"
 
-    @property
-    def num_nodes(self) -> int:
-        return self.home.num_nodes
-
     @cached_property
     def reversed(self) -> LakeGraph:
-        """Every edge turned round, for layers with ``flow="target_to_source"``."""
         turned = {"source": self.edges.target, "target": self.edges.source}
         if self.is_weighted:
             turned["weight"] = self.edges.weight
-        return self._like("reversed", edges=self.edges.select(**turned))
+        return self._like(edges=self.edges.select(**turned), key=digest("reversed", self.key))
 
     @cached_property
     def unweighted(self) -> LakeGraph:
-        """The same edges, each of weight one."""
         if not self.is_weighted:
             return self
         bare = self.edges.select("source", "target")
-        return self._like("unweighted", edges=bare, is_weighted=False)
-
-    def _like(self, how: str, **changes: Any) -> LakeGraph:
-        other = copy.copy(self)
-        for name in ("reversed", "unweighted", "degree_table"):
-            other.__dict__.pop(name, None)
-        other.__dict__.update(changes, key=digest(how, self.key))
-        return other
+        return self._like(edges=bare, is_weighted=False, key=digest("unweighted", self.key))
 
     # --- vectors ---------------------------------------------------------------------------
 
     def ones(self) -> LakeVector:
-        """The number one for every node."""
         if self.home.nodes is not None:
             return LakeVector(self.home, self.home.nodes)
         count = self.num_nodes
@@ -163,11 +155,14 @@ class LakeGraph:
         """One number for every node.
 
         Args:
-            mean_features: an array or ``.npy`` file, one number a node; or a table, its name or
-                Parquet files.
+            mean_features: an array or ``.npy`` file, one number per node; or a table, its name
+                or Parquet files.
             node: a table's column of nodes.
             value: its column of numbers. If none is named, ``"value"`` where there is one, else
                 all other columns are features and their mean is taken.
+
+        Returns:
+            A vector of this lake.
         """
         if isinstance(mean_features, LakeVector):
             return mean_features
@@ -180,9 +175,9 @@ class LakeGraph:
             table = from_array(home.con, self._array(mean_features))
         nodes = None if home.nodes is None else home.nodes.table
         key = checks.survey_signal(table, nodes, home.num_nodes)
-        return LakeVector(home, home.keeper.keep(key, table, "signal"))
+        return LakeVector(home, home.results.keep(key, table, "signal"))
 
-    def _array(self, given: Any) -> Any:
+    def _array(self, given: Any) -> Vector:
         if not isinstance(given, (str, Path)) and np.ndim(given) == 2 and np.shape(given)[1] != 1:
             raise OptionError(
                 f"mean_features: expected one number per node, got {np.shape(given)[1]} columns. "
@@ -210,61 +205,56 @@ class LakeGraph:
             counts |= {"loop_high": edges.weight.max(where=is_loop)}
         floats = {name: count.cast("float64") for name, count in counts.items()}
         table = edges.group_by(node=edges.target).agg(**floats)
-        return self.home.keeper.keep(digest("degrees", self.key), table, "degrees", "count")
+        return self.home.results.keep(digest("degrees", self.key), table, "degrees", "count")
 
-    def _operator(self, note: str, **parts: Any) -> LakeOperator:
-        return LakeOperator(self.home, self, note, **parts)
+    @property
+    def in_count(self) -> Scale:
+        return _degrees("count")
 
-    def identity(self) -> LakeOperator:
-        """``I``: the node itself."""
-        return LakeOperator(self.home, None, "identity", loop=1.0)
+    @property
+    def in_weight(self) -> Scale:
+        return _degrees("weight" if self.is_weighted else "count")
 
-    def sum(self, self_weight: float = 0.0) -> LakeOperator:
-        r"""``A + self_weight I``; GIN's is ``A + (1 + eps) I``."""
-        return self._operator(f"sum({self_weight!r})", loop=float(self_weight))
+    @property
+    def has_loops(self) -> bool:
+        """True, as counting the self-loops costs as much as their degrees do."""
+        return True
 
-    def mean(self) -> LakeOperator:
-        """``D^-1 A`` with ``D`` the number of incoming edges; a node without any gets 0."""
-        return self._operator("mean", left=lambda t: 1.0 / _at_least_one(t["count"]))
+    @property
+    def loop_count(self) -> Scale:
+        return _degrees("loops")
 
-    def mean_with_self(self, self_weight: float) -> LakeOperator:
-        """``D^-1 A + self_weight I``: GIN with mean aggregation."""
-        return self._operator(
-            f"mean_with_self({self_weight!r})",
-            left=lambda t: 1.0 / _at_least_one(t["count"]),
-            loop=lambda t: _at_least_one(t["count"]) * float(self_weight),
-        )
+    def missing_loops(self, default: float) -> Scale:
+        loops = _degrees("loops")
+        if not self.is_weighted:
+            return 1.0 - loops
+        self._refuse_unlike_loops()
+        return (loops > 0).ifelse(_degrees("loop_low"), default) - _degrees("loop_weight")
 
-    def degree(self) -> LakeOperator:
-        """``diag(A 1)``: a node weighted by its incoming edges."""
-        return LakeOperator(self.home, None, "degree", self, loop=self._weight)
+    @staticmethod
+    def at_least_one(values: Scale) -> Scale:
+        return (values > 1.0).ifelse(values, 1.0)
 
-    def _weight(self, table: Table) -> Any:
-        return table["weight" if self.is_weighted else "count"]
+    @staticmethod
+    def inverse(values: Scale) -> Scale:
+        return 1.0 / LakeGraph.at_least_one(values)
 
-    def gcn(self, *, improved: bool = False, add_self_loops: bool = True) -> LakeOperator:
-        r"""``D^-1/2 (A + I) D^-1/2``, as :meth:`virgo.Graph.gcn`."""
-        if add_self_loops and self.is_weighted and self.keep_loops:
-            self._refuse_unlike_loops()
+    @staticmethod
+    def inverse_root(values: Scale) -> Scale:
+        """``values ** -0.5``, zero for zero as in PyG, and NaN below."""
+        root = 1.0 / (values > 0.0).ifelse(values, 1.0).sqrt()
+        return (values > 0.0).ifelse(root, (values == 0.0).ifelse(0.0, float("nan")))
 
-        def loop(table: Table) -> Any:
-            if not add_self_loops:
-                return 0.0
-            if not self.keep_loops:
-                return 2.0 if improved else 1.0
-            if not self.is_weighted:  # where PyG forgets `improved`
-                return 1.0 - table["loops"]
-            wanted = (table["loops"] > 0).ifelse(table["loop_low"], 2.0 if improved else 1.0)
-            return wanted - table["loop_weight"]
-
-        def scale(table: Table) -> Any:
-            return _inverse_root(self._weight(table) + loop(table))
-
-        note = f"gcn(improved={improved}, add_self_loops={add_self_loops})"
-        constant = not add_self_loops or not self.keep_loops
-        return self._operator(
-            note, left=scale, right=scale, loop=float(loop(None)) if constant else loop
-        )
+    def multiply(
+        self, operator: Operator, x: AnyVector, overwrite: bool, out: AnyVector
+    ) -> LakeVector:
+        """``operator`` on a vector of this lake; a table is never overwritten."""
+        if not isinstance(x, LakeVector) or x.home is not self.home:
+            raise refused(operator, x)
+        result: LakeVector = x
+        for _ in range(operator.hops):
+            result = hop(operator, result)
+        return result
 
     def _refuse_unlike_loops(self) -> None:
         """Of several loops on a node the last one counts, and a table has no last row."""
@@ -273,43 +263,16 @@ class LakeGraph:
         count = checks.count(unlike)
         if count:
             raise GraphError(
-                f"edges: expected at most one self-loop a node, or several of equal weight, got "
+                f"edges: expected at most one self-loop per node, or several of equal weight, got "
                 f"{count:,} nodes with unlike ones, of which GCN keeps the last. Sum them first."
             )
 
-    def cluster_gcn(
-        self, *, diag_lambda: float = 0.0, add_self_loops: bool = True, by_source: bool = False
-    ) -> LakeOperator:
-        r"""``D^-1 (A + I) + lambda diag(D^-1)``, as :meth:`virgo.Graph.cluster_gcn`."""
-        plain = self.unweighted
 
-        def wanted(table: Table) -> Any:
-            return 1.0 if add_self_loops else table["loops"]
-
-        def inverse(table: Table) -> Any:
-            return 1.0 / _at_least_one(table["count"] - table["loops"] + wanted(table))
-
-        def loop(table: Table) -> Any:
-            return wanted(table) * (1.0 + diag_lambda) - table["loops"]
-
-        note = f"cluster_gcn({diag_lambda!r}, {add_self_loops}, by_source={by_source})"
-        degrees = plain.reversed if by_source else plain
-        if by_source:
-            return LakeOperator(self.home, plain, note, degrees, right=inverse, loop=loop)
-        return LakeOperator(self.home, plain, note, degrees, left=inverse, loop=loop)
+def _degrees(name: str) -> Scale:
+    """A column of a table of degrees, to be named when a hop joins the table."""
+    return library("ibis", "lake")._[name]
 
 
-def _one() -> Any:
+def _one() -> Column:
     """A column of ones. DuckDB takes a bare 1.0 for a decimal, whose sums overflow."""
     return library("ibis", "lake").literal(1).cast("float64")
-
-
-def _at_least_one(values: Any) -> Any:
-    return (values > 1.0).ifelse(values, 1.0)
-
-
-def _inverse_root(degree: Any) -> Any:
-    """``degree ** -0.5``; zero for zero, as PyG has it, and NaN below."""
-    positive = (degree > 0.0).ifelse(degree, 1.0)
-    root = 1.0 / positive.sqrt()
-    return (degree > 0.0).ifelse(root, (degree == 0.0).ifelse(0.0, float("nan")))

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from virgo.errors import OptionError
 from virgo.graph import vectors
-from virgo.graph.sql.checkpoints import Keeper, Kept, digest
+from virgo.graph.sql.checkpoints import Kept, Results, digest
 from virgo.graph.sql.connections import Connection, Table, fetch, one_row
 from virgo.graph.vectors import Extent, Vector
 
@@ -23,7 +22,7 @@ class Home:
     """The nodes that the graphs and vectors of one lake share, and who keeps their results."""
 
     con: Connection
-    keeper: Keeper
+    results: Results
     num_nodes: int
     nodes: Kept | None  # None: they are the numbers from 0
 
@@ -97,12 +96,12 @@ def _(x: LakeVector) -> Extent:
 
 
 @vectors._root_of_squares.register
-def _(first: LakeVector, parts: Sequence[Any]) -> LakeVector:
+def _(first: LakeVector, parts: Sequence[LakeVector]) -> LakeVector:
     """One union and one group-by, whatever rows each part has."""
     tables = [part.table for part in parts]
     both = tables[0].union(*tables[1:]) if len(tables) > 1 else tables[0]
     squares = both.group_by("node").agg(value=(both.value * both.value).sum())
     roots = squares.select(node=squares.node, value=squares.value.sqrt())
     key = digest("root of squares", [part.key for part in parts])
-    kept = first.home.keeper.keep(key, roots, f"{len(parts)} terms together")
+    kept = first.home.results.keep(key, roots, f"{len(parts)} terms together")
     return LakeVector(first.home, kept)

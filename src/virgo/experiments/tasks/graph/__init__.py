@@ -1,10 +1,10 @@
-"""Graph classification: one label, or a row of them, a graph.
+"""Graph classification: one label, or one row of labels, per graph.
 
 The social networks of the TU collection have no split. **Run number** :math:`s` **stands for fold**
 :math:`s` of ten stratified ones: it is tested on fold :math:`s`, validated on fold
-:math:`s + 1 \\bmod 10`, which training does not see, and trained on the other eight. To choose the
-epoch by the test fold, as is often done with these datasets, would be to report a maximum over
-epochs of what is to be estimated. Runs 10 to 19 are the folds of another partition, and so on.
+:math:`s + 1 \\bmod 10`, which training does not see, and trained on the other eight. Choosing the
+epoch by the test fold, as is often done with these datasets, would report a maximum over epochs of
+the quantity to estimate. Runs 10 to 19 are the folds of another partition, and so on.
 
 OGB's molecules have a split by scaffold, and OGB's evaluators: a task for which a part has no
 positive or no negative label is left out of the mean, and missing labels are in neither loss nor
@@ -13,7 +13,6 @@ score.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -25,19 +24,14 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from virgo.errors import DataError, OptionError
-from virgo.experiments.data.datasets import FOLDS
+from virgo.experiments.data.datasets import FOLDS, Dataset
 from virgo.experiments.models import from_recipe
 from virgo.experiments.models.pooled import Drop, Pooled, PooledNetwork
-from virgo.experiments.tasks.fused import Constant, relu_dropout
-from virgo.experiments.tasks.graph.labels import (
-    METRICS,
-    check_parts,
-    labels_of,
-    loss_for,
-    present,
-    score,
-)
+from virgo.experiments.tasks.fused import Constant
+from virgo.experiments.tasks.graph.batches import GraphBatches
+from virgo.experiments.tasks.graph.labels import METRICS, check_parts, labels_of, loss_for
 from virgo.experiments.tasks.graph.merged import Merged
+from virgo.experiments.tasks.metrics import check_dataset
 from virgo.experiments.tasks.outcome import Seeds
 from virgo.experiments.tasks.settings import Settings
 from virgo.experiments.tasks.starts import Starts, transposed_in_memory
@@ -51,96 +45,25 @@ from virgo.rules import parse_method
 LARGE, SAMPLED = 50_000, 10_000
 #: Numbers that a pass of a measured estimate may keep for its gradient: 2 GB of them.
 MEASURED_NUMBERS = 1 << 29
-#: The same of a pass that diagnostics look at: half a gigabyte, so that many methods take a minute.
+#: The same for diagnostics: half a gigabyte, so that many methods take a minute.
 SEEN_NUMBERS = 1 << 27
-#: How BatchNorm may be looked at, and what to say of it.
+#: How diagnostics may run BatchNorm, with the remark to show.
 NORMS = {
     "batch": "BatchNorm divides by the statistics of these graphs, as in training",
     "fresh": "BatchNorm is as in evaluation: before training it changes nothing",
 }
-#: Graphs that are evaluated at a time.
-EVALUATED = 256
-
-
-def dropped(p: float, rng: np.random.Generator, h: Tensor, relu: bool) -> Tensor:
-    """Dropout, after a ReLU if that is asked for, with masks from ``rng``."""
-    if not p:
-        return h.relu() if relu else h
-    return relu_dropout(h, p, rng) if relu else h * relu_dropout(torch.ones_like(h), p, rng)
-
-
-class GraphBatches:
-    """Training on batches of graphs in an order that follows from the seed and the epoch."""
-
-    def __init__(self, task: GraphTask, settings: Settings, seeds: Seeds) -> None:
-        self.task, self.settings, self.seed = task, settings, seeds.training
-        self.split = task.split_of(seeds.number)
-
-    def train_epoch(self, model: Pooled, optimiser: torch.optim.Optimizer, epoch: int) -> float:
-        """One epoch; the mean loss, or nan where it is not finite.
-
-        A batch of fewer than two nodes, for which BatchNorm has no variance, and one without a
-        label are left out, as in OGB's own loop.
-        """
-        rng = np.random.default_rng([self.seed, epoch])
-        train = self.split["train"]
-        order = train[torch.from_numpy(rng.permutation(train.numel()))]
-        drop = partial(dropped, model.dropout, rng)
-        model.train()
-        total, count = 0.0, 0
-        for graphs in order.split(self.settings.batch_size):
-            y = self.task.y[graphs]
-            labels = present(y)
-            if not labels or self.task.merged.num_nodes(graphs) < 2:
-                continue
-            optimiser.zero_grad()
-            loss = self.task.loss(self.task.output(model, graphs, drop), y)
-            value = loss.item()
-            if not math.isfinite(value):
-                return math.nan
-            loss.backward()
-            if self.settings.max_grad_norm is not None:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), self.settings.max_grad_norm)
-            optimiser.step()
-            total += value * labels
-            count += labels
-        if not count:
-            raise DataError(
-                f"{self.task.dataset.name}: expected batches with two nodes and a label, got none "
-                f"with batch_size={self.settings.batch_size}. Raise it."
-            )
-        return total / count
-
-    @torch.no_grad()
-    def predict(self, model: Pooled, part: str) -> Tensor:
-        """The network's output for the graphs of ``part``."""
-        model.eval()
-        outputs = [self.task.output(model, ids) for ids in self.split[part].split(EVALUATED)]
-        return torch.cat(outputs)
-
-    def evaluate(self, model: Pooled, part: str) -> float:
-        """The metric on the graphs of ``part``."""
-        y = self.task.y[self.split[part]]
-        return score(self.task.dataset.metric, self.predict(model, part), y)
 
 
 class GraphTask:
     """A dataset of graphs with all that its runs share.
 
-    Integer features are atoms: OGB's molecule form; others take the TU form.
+    Args:
+        dataset: what :func:`virgo.data.load` returned. Integer features are atoms, which take
+            OGB's molecule form; others take the TU form.
     """
 
-    def __init__(self, dataset: Any) -> None:
-        if dataset.task != "graph":
-            raise OptionError(
-                f"{dataset.name}: expected a graph classification dataset, got a {dataset.task} "
-                f"one. Choose another."
-            )
-        if dataset.metric not in METRICS:
-            known = ", ".join(METRICS)
-            raise OptionError(
-                f"{dataset.name}: expected a metric of {known}, got {dataset.metric!r}."
-            )
+    def __init__(self, dataset: Dataset) -> None:
+        check_dataset(dataset, "graph", METRICS)
         self.dataset = dataset
         self.merged = Merged(dataset.data, dataset.name)
         self.is_molecules = self.merged.x is not None and not self.merged.x.is_floating_point()
@@ -152,7 +75,7 @@ class GraphTask:
         self.y = labels_of(dataset, self.merged.y)
         self.loss = loss_for(dataset.metric)
         self._splits: dict[int, Mapping[str, Tensor]] = {}
-        self._approximation: tuple[Any, Data] | None = None
+        self._approximation: tuple[object, Data] | None = None
         sizes = {} if self.is_molecules else {"in_channels": self.merged.width}
         self.recipe = {
             "form": "molecule" if self.is_molecules else "pooled",
@@ -161,13 +84,6 @@ class GraphTask:
         }
         self._starts = Starts(self.recipe)
         check_parts(dataset, self.y, self.split_of(0))
-
-    @property
-    def in_channels(self) -> int:
-        """Features of a node."""
-        return self.merged.width
-
-    # --- parts ------------------------------------------------------------------------------
 
     def split_of(self, number: int) -> Mapping[str, Tensor]:
         """The graphs that run ``number`` trains, validates and tests on."""
@@ -183,19 +99,24 @@ class GraphTask:
             self._splits[number] = {"train": train, "valid": valid, "test": test}
         return self._splits[number]
 
-    # --- networks ---------------------------------------------------------------------------
-
-    def output(self, model: Any, graphs: Tensor, drop: Drop | None = None) -> Tensor:
+    def output(self, model: Pooled, graphs: Tensor, drop: Drop | None = None) -> Tensor:
         """A network's output for some graphs.
 
         The layers of the TU form are products with the operator's rows of these graphs, and the
         first one looks up the columns of its weight that one-hot features would pick.
+
+        Args:
+            model: in either form.
+            graphs: their numbers.
+            drop: ReLU and dropout; PyTorch's if ``None``.
+
+        Returns:
+            One row per graph.
         """
         if not isinstance(model, PooledNetwork):
             data = self.merged.take(graphs)
-            out: Tensor = model(
-                data.x, data.edge_index, data.edge_attr, data.batch, graphs.numel(), drop
-            )
+            inputs = (data.x, data.edge_index, data.edge_attr, data.batch)
+            out: Tensor = model(*inputs, graphs.numel(), drop)
             return out
         nodes, batch = self.merged.batch(graphs)
         operators = {name: self.merged.operator(name, graphs) for name in model.operators}
@@ -238,9 +159,10 @@ class GraphTask:
         max_graphs: int | None = None,
         norms: str = "batch",
     ) -> Subject:
-        """The network called ``name`` at its start, to be looked at, not trained.
+        """The network called ``name`` before training, for diagnostics.
 
         Args:
+            name: of the network.
             settings: its sizes.
             seed: of what no method draws, and of the sample of graphs.
             max_graphs: at most so many training graphs of run 0, by default what
@@ -248,6 +170,12 @@ class GraphTask:
                 graphs of its own.
             norms: ``"batch"``: BatchNorm divides by what it sees, as in training; ``"fresh"``: by
                 its running statistics, as in evaluation, which before training change nothing.
+
+        Returns:
+            The network, its graphs, its loss and its plans.
+
+        Raises:
+            OptionError: ``norms`` or ``max_graphs`` is neither of these.
         """
         if norms not in NORMS:
             raise OptionError(f"norms: expected {' or '.join(NORMS)}, got {norms!r}. Choose one.")
@@ -268,8 +196,6 @@ class GraphTask:
             {"graphs": graphs, "training graphs": total, "norms": norms},
         )
 
-    # --- the approximation graph ------------------------------------------------------------
-
     def plan(
         self,
         model: Pooled,
@@ -281,16 +207,23 @@ class GraphTask:
         """The plan of an initialisation on the training graphs of run ``number``.
 
         On the paper's approximation graph: all of them merged, or a uniform sample where they are
-        too many; ``Plan.graph["sampled"]`` says which. Theorem 4's rule for a softmax on the last
-        layer does not apply to a network that ends in pooling.
+        too many. Theorem 4's rule for a softmax on the last layer does not apply to a network that
+        ends in pooling.
 
         Args:
+            model: the network.
+            init: a method with options after a plus.
+            seed: of the weights and of the sample.
+            number: of the run.
             max_graphs: run the network on no more than these, for a quicker measured estimate.
+
+        Returns:
+            The plan; ``Plan.graph["sampled"]`` says which graphs it saw.
         """
         method, options = parse_method(init)
         is_run = options.get("estimate") == "measured"
         data, sampled = self.approximation(number, seed, model if is_run else None, max_graphs)
-        made = plan(
+        planned = plan(
             model,
             data,
             method,
@@ -299,7 +232,7 @@ class GraphTask:
             loss=lambda output, batch: self.loss(output, batch.y),
             **options,
         )
-        return replace(made, graph={**made.graph, "sampled": sampled})
+        return replace(planned, graph={**planned.graph, "sampled": sampled})
 
     def approximation(
         self,
@@ -316,6 +249,9 @@ class GraphTask:
             model: the network, if it is to be run on it: then there are no more graphs than
                 :data:`MEASURED_NUMBERS` permits, as a sparse matrix where PyG's layers take one.
             max_graphs: with ``model``, no more than these either.
+
+        Returns:
+            The merged graph, and ``graphs``, ``of``, ``seed`` and ``index`` of the sample.
         """
         train = self.split_of(number)["train"]
         total = most = train.numel()
@@ -342,14 +278,12 @@ class GraphTask:
         return isinstance(model, PooledNetwork) and not self.merged.has_loops
 
     def _fitting(self, model: Pooled, graphs: Tensor, numbers: int) -> int:
-        """How many of ``graphs`` a pass may see whose gradient keeps about ``numbers`` numbers.
-
-        It keeps ten rows a node and layer, and two an edge that is no matrix's.
-        """
+        """How many of ``graphs`` a pass may see whose gradient keeps about ``numbers`` numbers."""
+        # It keeps ten rows per node and layer, and two per edge that is not in a matrix.
         rows = model.num_layers * int(model.head.in_features)
         edges = 0 if self._as_matrix(model) else self.merged.num_edges(graphs)
         nodes = self.merged.num_nodes(graphs)
-        kept = nodes * (10 * rows + 3 * self.in_channels) + edges * 2 * rows
+        kept = nodes * (10 * rows + 3 * self.merged.width) + edges * 2 * rows
         return max(1, int(numbers / kept * graphs.numel()))
 
 

@@ -1,19 +1,18 @@
-"""Labels of graphs, of which some may be missing: what is lost, what is scored, what is refused."""
+"""Labels of graphs, of which some may be missing: loss, score and checks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from virgo.errors import DataError
-from virgo.experiments.tasks.metrics import Loss, accuracy
+from virgo.experiments.data.datasets import Dataset
+from virgo.experiments.tasks.metrics import Loss, accuracy, ogb_evaluator
 
-#: Whose evaluator of OGB's computes a metric, whatever the number of tasks.
+#: The dataset whose OGB evaluator computes a metric, for any number of tasks.
 EVALUATORS = {"rocauc": "ogbg-molhiv", "ap": "ogbg-molpcba"}
 METRICS = ("accuracy", *EVALUATORS)
 
@@ -22,43 +21,34 @@ def score(metric: str, output: Tensor, y: Tensor) -> float:
     """Accuracy, or what OGB's evaluator says; an output that is not a number counts as zero."""
     if metric == "accuracy":
         return accuracy(output, y)
-    result = _evaluator(metric, y.size(1)).eval({"y_true": y, "y_pred": output.nan_to_num()})
-    return float(result[metric])
-
-
-@lru_cache
-def _evaluator(metric: str, tasks: int) -> Any:
-    from virgo.experiments.data.ogb_files import evaluator  # needs an extra
-
-    made = evaluator(EVALUATORS[metric])
-    made.num_tasks = tasks
-    return made
+    evaluator = ogb_evaluator(EVALUATORS[metric], y.size(1))
+    return float(evaluator.eval({"y_true": y, "y_pred": output.nan_to_num()})[metric])
 
 
 def present(y: Tensor) -> int:
-    """How many labels are there."""
+    """The number of labels that are not missing."""
     return y.numel() - int(torch.isnan(y).sum()) if y.is_floating_point() else y.numel()
 
 
 def masked_loss(output: Tensor, y: Tensor) -> Tensor:
-    """The mean over the labels that are there of the cross-entropy of yes and no."""
-    there = ~torch.isnan(y)
-    return functional.binary_cross_entropy_with_logits(output[there], y[there])
+    """The mean binary cross-entropy over the labels that are not missing."""
+    known = ~torch.isnan(y)
+    return functional.binary_cross_entropy_with_logits(output[known], y[known])
 
 
 def loss_for(metric: str) -> Loss:
-    """Cross-entropy where there is one class a graph, otherwise one yes or no for each task."""
+    """Cross-entropy where there is one class per graph, otherwise binary per task."""
     return functional.cross_entropy if metric == "accuracy" else masked_loss
 
 
-def labels_of(dataset: Any, y: Tensor) -> Tensor:
-    """A class a graph, or a row of yes (1), no (0) and missing (nan) for each."""
+def labels_of(dataset: Dataset, y: Tensor) -> Tensor:
+    """One class per graph, or one row of 1, 0 and nan (missing)."""
     outputs = dataset.num_classes
     if dataset.metric != "accuracy":
         rows: Tensor = y.reshape(y.size(0), -1).float()
         if rows.size(1) != outputs:
             raise DataError(
-                f"{dataset.name}: expected {outputs} labels a graph, got {rows.size(1)}. "
+                f"{dataset.name}: expected {outputs} labels per graph, got {rows.size(1)}. "
                 f"Check y against num_classes."
             )
         return rows
@@ -71,8 +61,8 @@ def labels_of(dataset: Any, y: Tensor) -> Tensor:
     return classes
 
 
-def check_parts(dataset: Any, y: Tensor, split: Mapping[str, Tensor]) -> None:
-    """Refuse what would otherwise only come out when the first epoch is evaluated."""
+def check_parts(dataset: Dataset, y: Tensor, split: Mapping[str, Tensor]) -> None:
+    """Raise now for what would otherwise fail when the first epoch is evaluated."""
     for part, graphs in split.items():
         mine = y[graphs]
         if not mine.numel() or not present(mine):

@@ -1,8 +1,7 @@
 """Many small graphs side by side as one, from which batches are cut by index arithmetic.
 
 PyG makes a batch by looping over its graphs, which on small graphs takes longer than the network.
-Here all graphs lie one after the other, and a batch is a few array look-ups: where its graphs'
-nodes, edges and rows of an operator begin, and how many they are.
+Here all graphs lie one after the other, and a batch is a few array look-ups.
 """
 
 from __future__ import annotations
@@ -16,25 +15,12 @@ from torch import Tensor
 from torch_geometric.data import Data, InMemoryDataset
 
 from virgo.errors import DataError
-from virgo.experiments.tasks.fused import Constant, csr
-from virgo.experiments.tasks.passes import operator_edges
-
-
-def ranges(start: Tensor, length: Tensor) -> Tensor:
-    """The numbers ``start[i] .. start[i] + length[i] - 1`` of all ``i``, one after the other.
-
-    >>> ranges(torch.tensor([7, 0, 3]), torch.tensor([2, 0, 3])).tolist()
-    [7, 8, 3, 4, 5]
-    """
-    end = torch.cumsum(length, 0)
-    offset = torch.repeat_interleave(start - (end - length), length)
-    return offset + torch.arange(offset.numel())
+from virgo.experiments.models.convolutions import operator_entries
+from virgo.experiments.tasks.fused import Constant, csr, members, offsets, ranges
 
 
 class Merged:
-    """All graphs of a dataset.
-
-    One-hot features are kept as the numbers of their columns.
+    """All graphs of a dataset; one-hot features are stored as column numbers.
 
     Args:
         graphs: a dataset of PyG's or a list of ``Data``, with ``x`` and ``y``.
@@ -48,7 +34,7 @@ class Merged:
         ids: the columns of one-hot features, or none.
         width: columns of the features.
         edge_attr: features of the edges, if there are any.
-        y: a label, or a row of them, of every graph.
+        y: one label, or one row of labels, per graph.
     """
 
     def __init__(self, graphs: Any, name: str = "graphs") -> None:
@@ -69,10 +55,8 @@ class Merged:
     def __len__(self) -> int:
         return int(self.nodes.numel()) - 1
 
-    # --- making it --------------------------------------------------------------------------
-
     def _take_collated(self, graphs: InMemoryDataset) -> None:
-        """PyG's datasets hold their graphs side by side already."""
+        """PyG's datasets store their graphs one after the other already."""
         data, slices = graphs._data, graphs.slices
         self.edge_index, self.edges = data.edge_index, slices["edge_index"].long()
         self.edge_attr: Tensor | None = data.get("edge_attr")
@@ -99,12 +83,12 @@ class Merged:
                 )
             if graph.x.size(1) != graphs[0].x.size(1):
                 raise DataError(
-                    f"{self.name}: expected {graphs[0].x.size(1)} features a node as in the first "
-                    f"graph, got {graph.x.size(1)} in number {number}. Give all graphs the same."
+                    f"{self.name}: expected {graphs[0].x.size(1)} features per node as in the "
+                    f"first graph, got {graph.x.size(1)} in number {number}. Give all the same."
                 )
         self.width = int(graphs[0].x.size(1))
-        self.nodes = _pointer([graph.x.size(0) for graph in graphs])
-        self.edges = _pointer([graph.edge_index.size(1) for graph in graphs])
+        self.nodes = offsets(torch.tensor([graph.x.size(0) for graph in graphs]))
+        self.edges = offsets(torch.tensor([graph.edge_index.size(1) for graph in graphs]))
         self.edge_index = torch.cat([graph.edge_index for graph in graphs], 1)
         self.x = torch.cat([graph.x for graph in graphs])
         self.y = torch.cat([graph.y for graph in graphs])
@@ -127,7 +111,7 @@ class Merged:
                 self.x, self.ids = None, ids
 
     def _check(self) -> None:
-        """Damage that would otherwise move an edge or a label into another graph."""
+        """Raise for what would otherwise move an edge or a label into another graph."""
         size = torch.repeat_interleave(self.nodes.diff(), self.edges.diff())
         wrong = ((self.edge_index < 0) | (self.edge_index >= size)).any(0)
         if bool(wrong.any()):
@@ -138,33 +122,31 @@ class Merged:
             )
         if self.edge_attr is not None and self.edge_attr.size(0) != self.edge_index.size(1):
             raise DataError(
-                f"{self.name}: expected {self.edge_index.size(1)} rows of edge_attr, one an edge, "
+                f"{self.name}: expected {self.edge_index.size(1)} rows of edge_attr, one per edge, "
                 f"got {self.edge_attr.size(0)}. Check it against edge_index."
             )
         if self.y.size(0) != len(self):
             raise DataError(
-                f"{self.name}: expected {len(self)} rows of labels y, one a graph, got "
+                f"{self.name}: expected {len(self)} rows of labels y, one per graph, got "
                 f"{self.y.size(0)}. Give each graph a y of shape [1] or [1, tasks]."
             )
 
-    # --- taking graphs from it --------------------------------------------------------------
-
     def batch(self, graphs: Tensor) -> tuple[Tensor, Tensor]:
         """The nodes of some graphs, and which of these graphs each is in."""
-        start, count = self.nodes[graphs], self.nodes[graphs + 1] - self.nodes[graphs]
-        return ranges(start, count), torch.repeat_interleave(torch.arange(graphs.numel()), count)
+        batch = torch.repeat_interleave(torch.arange(graphs.numel()), _counts(self.nodes, graphs))
+        return members(self.nodes, graphs), batch
 
     def num_nodes(self, graphs: Tensor) -> int:
-        """Nodes of some graphs together."""
-        return int((self.nodes[graphs + 1] - self.nodes[graphs]).sum())
+        """The number of nodes of some graphs together."""
+        return int(_counts(self.nodes, graphs).sum())
 
     def num_edges(self, graphs: Tensor) -> int:
-        """Edges of some graphs together."""
-        return int((self.edges[graphs + 1] - self.edges[graphs]).sum())
+        """The number of edges of some graphs together."""
+        return int(_counts(self.edges, graphs).sum())
 
     @cached_property
     def has_loops(self) -> bool:
-        """Whether a node is tied to itself, which PyG treats differently in a sparse matrix."""
+        """Whether there are self-loops, which PyG treats differently in a sparse matrix."""
         return bool((self.edge_index[0] == self.edge_index[1]).any())
 
     def take(self, graphs: Tensor, *, as_matrix: bool = False) -> Data:
@@ -174,12 +156,14 @@ class Merged:
             graphs: which.
             as_matrix: give ``adj_t`` in place of ``edge_index``; layers then need no memory for
                 messages.
+
+        Returns:
+            The batch.
         """
         nodes, batch = self.batch(graphs)
-        count = self.nodes[graphs + 1] - self.nodes[graphs]
-        begin, length = self.edges[graphs], self.edges[graphs + 1] - self.edges[graphs]
-        edges = ranges(begin, length)
-        shift = torch.repeat_interleave(torch.cumsum(count, 0) - count, length)
+        edges = members(self.edges, graphs)
+        first = offsets(_counts(self.nodes, graphs))[:-1]
+        shift = torch.repeat_interleave(first, _counts(self.edges, graphs))
         edge_index = self.edge_index.index_select(1, edges) + shift
         data = Data(
             y=self.y[graphs], batch=batch, num_nodes=nodes.numel(), num_graphs=graphs.numel()
@@ -203,7 +187,7 @@ class Merged:
         return data
 
     def operator(self, name: str, graphs: Tensor) -> Constant:
-        """An operator of :func:`virgo.experiments.tasks.passes.operator_edges` on some graphs."""
+        """An operator of :attr:`virgo.experiments.models.Network.operators` on some graphs."""
         if name not in self._operators:
             self._operators[name] = self._make_operator(name)
         matrix, transposed = self._operators[name]
@@ -214,7 +198,7 @@ class Merged:
         """On all graphs, and its transpose, which for undirected graphs is the same."""
         first = torch.repeat_interleave(self.nodes[:-1], self.edges.diff())
         size = int(self.nodes[-1])
-        row, col, value = operator_edges(name, self.edge_index + first, size)
+        row, col, value = operator_entries(name, self.edge_index + first, size)
         matrix = csr(row, col, value, (size, size))
         transposed = csr(col, row, value, (size, size))
         same = (
@@ -227,24 +211,20 @@ class Merged:
     def _block(self, matrix: Tensor, graphs: Tensor) -> Tensor:
         """The rows and columns of some graphs; nothing else is in their rows."""
         pointer = matrix.crow_indices()
-        start, count = self.nodes[graphs], self.nodes[graphs + 1] - self.nodes[graphs]
+        start, count = self.nodes[graphs], _counts(self.nodes, graphs)
         begin = pointer[start]
         length = pointer[start + count] - begin
         entries, nodes = ranges(begin, length), ranges(start, count)
-        shift = torch.cumsum(count, 0) - count - start
-        columns = matrix.col_indices()[entries] + torch.repeat_interleave(shift.int(), length)
-        own = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
-        torch.cumsum(pointer[nodes + 1] - pointer[nodes], 0, dtype=torch.int32, out=own[1:])
+        shift = torch.repeat_interleave((offsets(count)[:-1] - start).int(), length)
         return torch.sparse_csr_tensor(
-            own,
-            columns,
+            offsets(_counts(pointer, nodes)).int(),
+            matrix.col_indices()[entries] + shift,
             matrix.values()[entries],
             (nodes.numel(), nodes.numel()),
             check_invariants=False,
         )
 
 
-def _pointer(counts: Sequence[int]) -> Tensor:
-    pointer = torch.zeros(len(counts) + 1, dtype=torch.long)
-    torch.cumsum(torch.tensor(counts), 0, out=pointer[1:])
-    return pointer
+def _counts(pointer: Tensor, groups: Tensor) -> Tensor:
+    """How many items each group has."""
+    return pointer[groups + 1] - pointer[groups]

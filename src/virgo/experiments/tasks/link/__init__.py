@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from virgo.errors import DataError, OptionError
+from virgo.experiments.data.datasets import Dataset
 from virgo.experiments.models.link import LinkModel, link_loss
+from virgo.experiments.tasks.encoding import Encoding
 from virgo.experiments.tasks.fused import csr
 from virgo.experiments.tasks.link import ranking
 from virgo.experiments.tasks.link.batches import (
     ClusterBatches,
     LinkBatches,
-    SampledBatches,
-    WholeGraph,
+    SampledLinkBatches,
+    WholeGraphLinks,
 )
 from virgo.experiments.tasks.link.clusters import Clusters
-from virgo.experiments.tasks.link.encoding import Encoding, weighted_edges
 from virgo.experiments.tasks.link.negatives import Negatives, negatives_for
+from virgo.experiments.tasks.metrics import check_dataset
 from virgo.experiments.tasks.outcome import Seeds
 from virgo.experiments.tasks.sampled import Sampling
 from virgo.experiments.tasks.settings import Settings
@@ -43,24 +45,20 @@ class LinkTask:
     Batches of training edges and as many negatives, an MLP on the product of two embeddings, binary
     cross-entropy. The whole graph at once; with ``num_parts`` ClusterGCN, whose ``batch_size``
     counts clusters; with ``num_neighbors`` neighbour sampling. Gradients are clipped where OGB's
-    example does so (``batches.CLIPPED``) unless ``max_grad_norm`` says
-    otherwise; infinity switches that off.
+    example does so (``batches.CLIPPED``) unless ``max_grad_norm`` is given; infinity switches that
+    off.
 
     Args:
         dataset: what :func:`virgo.data.load` returned.
     """
 
-    def __init__(self, dataset: Any) -> None:
-        if dataset.task != "link":
-            raise OptionError(
-                f"{dataset.name}: expected a link prediction dataset, got a {dataset.task} one."
-            )
+    def __init__(self, dataset: Dataset) -> None:
+        check_dataset(dataset, "link")
         self.dataset = dataset
         self.positive = _training_edges(dataset)
         for part in PARTS[1:]:
             ranking.check_part(dataset.name, part, dataset.split.get(part, {}))
-        self._negatives: Negatives | None = None
-        self._encodings: dict[tuple[Any, ...], Encoding] = {}
+        self._encodings: dict[tuple[tuple[str, ...], int], Encoding] = {}
         self._samplings: dict[tuple[str, ...], Sampling] = {}
         self._clusters: dict[int, Clusters] = {}
         self.recipe = {
@@ -70,13 +68,12 @@ class LinkTask:
         }
         self._starts = Starts(self.recipe)
 
-    @property
+    @cached_property
     def negatives(self) -> Negatives:
-        """What training edges are held against."""
-        if self._negatives is None:
-            base, data = ranking.base_name(self.dataset.name), self.dataset.data
-            self._negatives = negatives_for(base, data.edge_index, int(data.num_nodes))
-        return self._negatives
+        """Draws the negative pairs of training."""
+        data = self.dataset.data
+        base = ranking.base_name(self.dataset.name)
+        return negatives_for(base, data.edge_index, int(data.num_nodes))
 
     def encoding(self, model: LinkModel) -> Encoding:
         """The pass over the whole graph for an encoder like this one, made once."""
@@ -85,30 +82,31 @@ class LinkTask:
             self._encodings[key] = Encoding.whole(self.dataset.data, *key)
         return self._encodings[key]
 
+    def sampling(self, operators: tuple[str, ...]) -> Sampling:
+        """The whole graph's operators and neighbour lists, made once."""
+        if operators not in self._samplings:
+            data = self.dataset.data
+            self._samplings[operators] = Sampling(data, operators, data.get("edge_weight"))
+        return self._samplings[operators]
+
     def batches(self, model: LinkModel, settings: Settings, seeds: Seeds) -> LinkBatches:
         """How these settings train."""
-        start = (self.dataset, settings, seeds.training)
-        if settings.num_parts is None and settings.num_neighbors is None:
-            return WholeGraph(*start, self.encoding(model), self.positive, self.negatives)
-        if settings.num_parts is None:
-            sampling = self._sampling(model.operators)
-            return SampledBatches(*start, sampling, self.positive, self.negatives)
+        parts, seed = settings.num_parts, seeds.training
+        if parts is None and settings.num_neighbors is None:
+            return WholeGraphLinks(self, settings, seed)
+        if parts is None:
+            return SampledLinkBatches(self, settings, seed, model.operators)
         if settings.num_neighbors is not None:
             raise OptionError(
-                f"num_parts: expected none beside num_neighbors, got {settings.num_parts}. Choose "
-                f"clusters or neighbours."
+                f"num_parts: expected none beside num_neighbors, got {parts}. Choose clusters or "
+                f"neighbours."
             )
-        if settings.num_parts not in self._clusters:
-            self._clusters = {settings.num_parts: Clusters(self.dataset.data, settings.num_parts)}
-        clusters = self._clusters[settings.num_parts]
-        return ClusterBatches(*start, self._sampling(model.operators), clusters)
+        if parts not in self._clusters:
+            self._clusters = {parts: Clusters(self.dataset.data, parts)}
+        return ClusterBatches(self, settings, seed, self._clusters[parts])
 
     def start(self, name: str, init: str, settings: Settings, seeds: Seeds) -> LinkModel:
-        """The model with its message-passing layers initialised, the rest as OGB's example has it.
-
-        Learning rate and dropout do not matter to that. Where embeddings are learned, a method
-        sees them as the features they are at the start.
-        """
+        """The model with its message-passing layers initialised, the rest as in OGB's example."""
         seed = seeds.initialisation
         model: LinkModel = self._starts.initialised(
             name, init, settings, seed, lambda model: self.plan(model, init, seed).apply_(model)
@@ -118,7 +116,13 @@ class LinkTask:
     def plan(self, model: LinkModel, init: str, seed: int) -> Plan:
         """The plan of an initialisation on the graph of the training edges.
 
-        Where embeddings are learned, it takes those that ``model`` has now for the features.
+        Args:
+            model: the network; where embeddings are learned, its present ones are the features.
+            init: a method with options after a plus.
+            seed: of the weights and of the edges of the loss.
+
+        Returns:
+            The plan.
         """
         method, options = parse_method(init)
         if model.embedding is not None:
@@ -137,29 +141,23 @@ class LinkTask:
         )
 
     def subject(self, name: str, settings: Settings, seed: int = 0) -> Subject:
-        """The network called ``name`` at its start, to be looked at, not trained.
+        """The network called ``name`` before training, for diagnostics.
 
         Args:
+            name: of the encoder.
             settings: its sizes.
             seed: of embeddings and predictor, and of the edges of the loss.
+
+        Returns:
+            The network, its graph, its loss and its plans.
         """
         model: LinkModel = self._starts.build(name, settings, seed)
         total = self.positive.size(1)
         seen = min(total, SEEN_EDGES)
-        said = f"the loss is over {seen:,} of {total:,} training edges and as many negatives"
+        note = f"the loss is over {seen:,} of {total:,} training edges and as many negatives"
         data = self.graph_of(model, as_matrix=True)
         facts = {"training edges": total, "edges of the loss": seen}
-        return Subject(model, data, self.loss_of(model, seed), encoded, self.plan, (said,), facts)
-
-    def _sampling(self, operators: tuple[str, ...]) -> Sampling:
-        if operators not in self._samplings:
-            data, number = self.dataset.data, int(self.dataset.data.num_nodes)
-            made = Sampling(data, operators)
-            if "gcn" in operators and data.get("edge_weight") is not None:
-                edges = weighted_edges("gcn", data.edge_index, number, data.edge_weight)
-                made.operators["gcn"] = csr(*edges, (number, number))
-            self._samplings[operators] = made
-        return self._samplings[operators]
+        return Subject(model, data, self.loss_of(model, seed), encoded, self.plan, (note,), facts)
 
     def graph_of(self, model: LinkModel, *, as_matrix: bool = False) -> Data:
         """What an initialisation sees of the dataset, learned embeddings as features.
@@ -168,19 +166,20 @@ class LinkTask:
             model: whose embeddings, and whose layers' edge weights.
             as_matrix: give ``adj_t`` in place of ``edge_index``, to run the encoder on: that takes
                 a hundredth of the memory that PyG's messages along ``edge_index`` take.
+
+        Returns:
+            The graph of the training edges.
         """
         data, number = self.dataset.data, int(self.dataset.data.num_nodes)
-        made = Data(x=model.inputs(data.x).detach(), num_nodes=number)
+        graph = Data(x=model.inputs(data.x).detach(), num_nodes=number)
         weight = data.get("edge_weight") if "gcn" in model.operators else None
         if as_matrix:
-            ones = torch.ones(data.edge_index.size(1))
             source, target = data.edge_index
-            shape = (number, number)
-            made.adj_t = csr(target, source, ones if weight is None else weight, shape)
+            weight = torch.ones(source.numel()) if weight is None else weight
+            graph.adj_t = csr(target, source, weight, (number, number))
         else:
-            made.edge_index = data.edge_index
-            made.edge_weight = weight
-        return made
+            graph.edge_index, graph.edge_weight = data.edge_index, weight
+        return graph
 
     def loss_of(self, model: LinkModel, seed: int) -> Loss:
         """The loss of one batch of edges and negatives, as a function of the encoder's output."""
@@ -190,20 +189,20 @@ class LinkTask:
         positive = self.positive[:, chosen]
         negative = self.negatives(positive, rng)
 
-        def loss(h: Tensor, data: Any) -> Tensor:
+        def loss(h: Tensor, data: Data) -> Tensor:
             return link_loss(model.score(h, positive), model.score(h, negative))
 
         return loss
 
 
-def encoded(model: Any, data: Any) -> Tensor:
+def encoded(model: nn.Module, data: Data) -> Tensor:
     """The encoder as an initialisation runs it: from the features in ``data``."""
     edges = data.adj_t if "adj_t" in data else data.edge_index
-    out: Tensor = model.encode(data.x, edges, data.get("edge_weight"))
-    return out
+    assert isinstance(model, LinkModel)
+    return model.encode(data.x, edges, data.get("edge_weight"))
 
 
-def _training_edges(dataset: Any) -> Tensor:
+def _training_edges(dataset: Dataset) -> Tensor:
     """``[2, edges]``; an error where there are none, or where they are of another graph."""
     pairs = dataset.split.get("train", {})
     if "source_node" in pairs:

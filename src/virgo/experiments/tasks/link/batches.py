@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -17,12 +17,15 @@ from torch import Tensor, nn
 
 from virgo.errors import DataError
 from virgo.experiments.models.link import LinkModel
+from virgo.experiments.tasks.encoding import Encoding
 from virgo.experiments.tasks.link import pairs, ranking
 from virgo.experiments.tasks.link.clusters import Clusters
-from virgo.experiments.tasks.link.encoding import Encoding
-from virgo.experiments.tasks.link.negatives import Negatives, Targets
-from virgo.experiments.tasks.sampled import Sampling, layerwise
+from virgo.experiments.tasks.link.negatives import Targets
+from virgo.experiments.tasks.sampled import layerwise
 from virgo.experiments.tasks.settings import Settings
+
+if TYPE_CHECKING:
+    from virgo.experiments.tasks.link import LinkTask
 
 #: Batches of an epoch on sampled neighbourhoods, as in OGB's example: all would take too long.
 MAX_BATCHES = 1000
@@ -30,33 +33,27 @@ MAX_BATCHES = 1000
 CLIPPED = {"ogbl-ddi": 1.0, "ogbl-collab": 1.0, "ogbl-ppa": 1.0}
 
 
-class Step:
-    """One step's embeddings, and the pairs to learn from.
+class Step(NamedTuple):
+    """One step's embeddings, and the pairs of their rows with and without a link (``[2, n]``)."""
 
-    Attributes:
-        h: embeddings, with their graph.
-        positive: ``[2, pairs]`` of rows of ``h`` with a link.
-        negative: the same without.
-    """
-
-    def __init__(self, h: Tensor, positive: Tensor, negative: Tensor) -> None:
-        self.h, self.positive, self.negative = h, positive, negative
+    h: Tensor
+    positive: Tensor
+    negative: Tensor
 
 
 class LinkBatches(ABC):
     """What the three ways share.
 
     Args:
-        dataset: with OGB's edge split.
+        task: dataset, training edges and negatives.
         settings: the hyper-parameters.
         seed: of all that is random in training.
     """
 
-    def __init__(self, dataset: Any, settings: Settings, seed: int) -> None:
-        self.dataset, self.settings, self.seed = dataset, settings, seed
-        base = ranking.base_name(dataset.name)
-        given = settings.max_grad_norm
-        self.max_grad_norm = CLIPPED.get(base) if given is None else given
+    def __init__(self, task: LinkTask, settings: Settings, seed: int) -> None:
+        self.task, self.dataset, self.settings, self.seed = task, task.dataset, settings, seed
+        clipped = CLIPPED.get(ranking.base_name(self.dataset.name))
+        self.max_grad_norm = clipped if settings.max_grad_norm is None else settings.max_grad_norm
 
     @abstractmethod
     def steps(self, model: LinkModel, rng: np.random.Generator, epoch: int) -> Iterator[Step]:
@@ -99,125 +96,79 @@ class LinkBatches(ABC):
         )
 
 
-class WholeGraph(LinkBatches):
-    """Batches of training edges; every node's embedding is computed anew for each.
-
-    Args:
-        encoding: of the whole graph.
-        positive: training edges, ``[2, edges]``.
-        negatives: what they are held against.
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        settings: Settings,
-        seed: int,
-        encoding: Encoding,
-        positive: Tensor,
-        negatives: Negatives,
-    ) -> None:
-        super().__init__(dataset, settings, seed)
-        self.encoding, self.positive, self.negatives = encoding, positive, negatives
+class WholeGraphLinks(LinkBatches):
+    """Batches of training edges; every node's embedding is computed anew for each."""
 
     def steps(self, model: LinkModel, rng: np.random.Generator, epoch: int) -> Iterator[Step]:
         """One for each batch of training edges."""
-        learned = model.embedding.weight if model.embedding is not None else None
-        order = torch.from_numpy(rng.permutation(self.positive.size(1)))
+        encoding, edges = self.task.encoding(model), self.task.positive
+        order = torch.from_numpy(rng.permutation(edges.size(1)))
         for chosen in order.split(self.settings.batch_size):
-            positive = self.positive[:, chosen]
-            negative = self.negatives(positive, rng)
-            h = self.encoding(model.encoder, learned, rng)
-            yield Step(h, self.encoding.rows(positive), self.encoding.rows(negative))
+            positive = edges[:, chosen]
+            negative = self.task.negatives(positive, rng)
+            yield Step(encoding(model.encoder, model.learned(), rng), positive, negative)
 
     def embeddings(self, model: LinkModel) -> Tensor:
         """Every node's embedding, without dropout."""
-        learned = model.embedding.weight if model.embedding is not None else None
-        h = self.encoding(model.encoder, learned)
-        return h if self.encoding.order is None else h[self.encoding.rows(torch.arange(len(h)))]
+        return self.task.encoding(model)(model.encoder, model.learned())
 
 
-class Layerwise(LinkBatches):
-    """Evaluation layer by layer over the whole graph, for those that train on parts of it.
-
-    Args:
-        sampling: the whole graph's operators and neighbour lists.
-    """
-
-    def __init__(self, dataset: Any, settings: Settings, seed: int, sampling: Sampling) -> None:
-        super().__init__(dataset, settings, seed)
-        self.sampling = sampling
+class LayerwiseLinks(LinkBatches):
+    """Evaluation layer by layer over the whole graph, for those that train on parts of it."""
 
     def embeddings(self, model: LinkModel) -> Tensor:
         """Every node's embedding, without dropout."""
-        return layerwise(model.encoder, self.sampling.operators, model.inputs(self.dataset.data.x))
+        operators = self.task.sampling(model.operators).operators
+        return layerwise(model.encoder, operators, model.inputs(self.dataset.data.x))
 
 
-class ClusterBatches(Layerwise):
+class ClusterBatches(LayerwiseLinks):
     """ClusterGCN: subgraphs of a few clusters, all of whose edges are positive pairs.
 
     Negatives keep the source and draw another node of the subgraph, as in OGB's example.
 
     Args:
-        sampling: the whole graph's operators.
         clusters: of the graph.
     """
 
-    def __init__(
-        self, dataset: Any, settings: Settings, seed: int, sampling: Sampling, clusters: Clusters
-    ) -> None:
-        super().__init__(dataset, settings, seed, sampling)
+    def __init__(self, task: LinkTask, settings: Settings, seed: int, clusters: Clusters) -> None:
+        super().__init__(task, settings, seed)
         self.clusters = clusters
 
     def steps(self, model: LinkModel, rng: np.random.Generator, epoch: int) -> Iterator[Step]:
-        """One for each batch of clusters; one without edges teaches nothing and is left out."""
+        """One for each batch of clusters; a batch without edges is skipped."""
         order = torch.from_numpy(rng.permutation(self.clusters.num_parts))
         for parts in order.split(self.settings.batch_size):
             graph = self.clusters.batch(parts)
             if not graph.num_edges:
                 continue
             encoding = Encoding.whole(graph, model.operators, model.num_layers)
-            learned = None
-            if model.embedding is not None:
-                learned = model.embedding.weight[graph.nodes]
             positive = graph.edge_index
             negative = Targets(int(graph.num_nodes))(positive, rng)
-            h = encoding(model.encoder, learned, rng)
-            yield Step(h, encoding.rows(positive), encoding.rows(negative))
+            yield Step(encoding(model.encoder, model.learned(graph.nodes), rng), positive, negative)
 
 
-class SampledBatches(Layerwise):
-    """Neighbour sampling: batches of training edges with sampled neighbourhoods of their ends.
-
-    Args:
-        sampling: the whole graph's operators and neighbour lists.
-        positive: training edges, ``[2, edges]``.
-        negatives: what they are held against.
-    """
+class SampledLinkBatches(LayerwiseLinks):
+    """Neighbour sampling: batches of training edges with sampled neighbourhoods of their ends."""
 
     def __init__(
-        self,
-        dataset: Any,
-        settings: Settings,
-        seed: int,
-        sampling: Sampling,
-        positive: Tensor,
-        negatives: Negatives,
+        self, task: LinkTask, settings: Settings, seed: int, operators: tuple[str, ...]
     ) -> None:
         from virgo.experiments.data.neighbours import NeighborSampler  # compiles
 
-        super().__init__(dataset, settings, seed, sampling)
-        self.positive, self.negatives = positive, negatives
-        self.sampler = NeighborSampler(sampling.neighbours, settings.num_neighbors or (), seed)
+        super().__init__(task, settings, seed)
+        neighbours = task.sampling(operators).neighbours
+        self.sampler = NeighborSampler(neighbours, settings.num_neighbors or (), seed)
 
     def steps(self, model: LinkModel, rng: np.random.Generator, epoch: int) -> Iterator[Step]:
         """One for each batch of training edges, at most :data:`MAX_BATCHES`."""
         self.sampler.set_epoch(epoch)
-        size, edges = self.settings.batch_size, self.positive.size(1)
-        drawn = rng.choice(edges, size=min(edges, MAX_BATCHES * size), replace=False)
+        size, edges = self.settings.batch_size, self.task.positive
+        most = min(edges.size(1), MAX_BATCHES * size)
+        drawn = rng.choice(edges.size(1), size=most, replace=False)
         for chosen in torch.from_numpy(drawn).split(size):
-            positive = self.positive[:, chosen]
-            ends = torch.cat([positive, self.negatives(positive, rng)], dim=1)
+            positive = edges[:, chosen]
+            ends = torch.cat([positive, self.task.negatives(positive, rng)], dim=1)
             nodes, rows = torch.unique(ends, return_inverse=True)
             h = self._encode(model, nodes, rng)
             half = positive.size(1)
@@ -227,10 +178,6 @@ class SampledBatches(Layerwise):
         from torch_geometric.sampler import NodeSamplerInput
 
         out = self.sampler.sample_from_nodes(NodeSamplerInput(None, nodes))
-        x, learned = None, None
-        if model.embedding is not None:
-            learned = model.embedding.weight[out.node]
-        else:
-            x = self.dataset.data.x[out.node]
+        x = None if model.embedding is not None else self.dataset.data.x[out.node]
         encoding = Encoding.sampled(out, model.operators, model.num_layers, x)
-        return encoding(model.encoder, learned, rng)
+        return encoding(model.encoder, model.learned(out.node), rng)

@@ -19,7 +19,7 @@ class Negatives(Protocol):
 
 
 class Pairs:
-    """Both ends uniform over all nodes; a pair may happen to be a link (collab, ppa)."""
+    """Both ends uniform over all nodes; a pair may be a link by chance (collab, ppa)."""
 
     def __init__(self, num_nodes: int) -> None:
         self.num_nodes = num_nodes
@@ -39,7 +39,7 @@ class Targets(Pairs):
 class NonEdges(Pairs):
     """Uniform over the ordered pairs of two nodes without a training edge (ddi).
 
-    Keeps a byte for every pair of nodes: it is for graphs of thousands of nodes.
+    Stores one byte per pair of nodes: for graphs of thousands of nodes.
 
     Args:
         edge_index: training edges, both directions.
@@ -59,10 +59,10 @@ class NonEdges(Pairs):
 
     def __call__(self, positive: Tensor, rng: np.random.Generator) -> Tensor:
         keys = rng.integers(self.taken.size, size=positive.size(1))
-        again = np.flatnonzero(self.taken[keys])
-        while again.size:
-            keys[again] = rng.integers(self.taken.size, size=again.size)
-            again = again[self.taken[keys[again]]]
+        edges = np.flatnonzero(self.taken[keys])
+        while edges.size:
+            keys[edges] = rng.integers(self.taken.size, size=edges.size)
+            edges = edges[self.taken[keys[edges]]]
         return torch.from_numpy(np.stack(np.divmod(keys, self.num_nodes)))
 
 

@@ -1,7 +1,7 @@
 """Scores of pairs of nodes, and their gradients, a piece of a batch at a time.
 
-The product of two nodes' embeddings, gathered, takes PyTorch three passes over memory and its
-gradient a serial one for each end; here each is one pass. A batch goes through the predictor in
+PyTorch gathers and multiplies two nodes' embeddings in three passes over memory, and computes the
+gradient in a serial one for each end; here each is one pass. A batch goes through the predictor in
 pieces that stay in the processor's cache, so memory does not grow with the size of a batch.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 
 import numba
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -26,11 +27,13 @@ from virgo.experiments.tasks.fused import relu_dropout
 #: Pairs that go through the predictor at a time.
 PIECE = 1 << 14
 
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
 _jit = numba.njit(cache=True, nogil=True, fastmath=True)
 
 
 @_jit
-def _gather(h: Any, left: Any, right: Any, out: Any, begin: int, end: int) -> None:
+def _gather(h: Floats, left: Ids, right: Ids, out: Floats, begin: int, end: int) -> None:
     for pair in range(begin, end):
         a, b, row = h[left[pair]], h[right[pair]], out[pair]
         for k in range(row.size):
@@ -38,7 +41,9 @@ def _gather(h: Any, left: Any, right: Any, out: Any, begin: int, end: int) -> No
 
 
 @_jit
-def _scatter(grad: Any, h: Any, left: Any, right: Any, out: Any, begin: int, end: int) -> None:
+def _scatter(
+    grad: Floats, h: Floats, left: Ids, right: Ids, out: Floats, begin: int, end: int
+) -> None:
     # Threads have columns of their own, so sums are in the order of pairs whatever their number.
     for pair in range(left.size):
         row = grad[pair, begin:end]
@@ -54,7 +59,7 @@ class _Products(torch.autograd.Function):
     """Rows ``h[left] * h[right]``; keeps nothing but its arguments."""
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, left: Any, right: Any) -> Tensor:
+    def forward(ctx: Any, h: Tensor, left: Ids, right: Ids) -> Tensor:
         h = h.contiguous()
         ctx.save_for_backward(h)
         ctx.ends = left, right
@@ -94,9 +99,7 @@ def scores(
 def backward(
     model: LinkModel, h: Tensor, positive: Tensor, negative: Tensor, rng: np.random.Generator
 ) -> float:
-    """The loss of a batch, with gradients in the predictor and in what ``h`` came from.
-
-    The same as ``link_loss(...).backward()``, piece by piece. A loss that is not finite has none.
+    """``link_loss(...).backward()``, piece by piece; without gradients if it is not finite.
 
     Args:
         model: whose predictor scores.
@@ -104,6 +107,9 @@ def backward(
         positive: ``[2, pairs]`` with a link.
         negative: ``[2, pairs]`` without one.
         rng: of the dropout masks.
+
+    Returns:
+        The loss.
     """
     leaf = h.detach().requires_grad_()
     total = 0.0
@@ -120,7 +126,7 @@ def backward(
     return total
 
 
-def _in_threads(kernel: Callable[..., None], size: int, *arrays: Any) -> None:
+def _in_threads(kernel: Callable[..., None], size: int, *arrays: npt.NDArray[Any]) -> None:
     """The kernel on equal parts of ``range(size)``, on as many threads as PyTorch has."""
     threads = torch.get_num_threads()
     if threads == 1:

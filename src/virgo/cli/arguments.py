@@ -1,0 +1,76 @@
+"""Options, checks and output files that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from virgo.errors import OptionError
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def add_command(
+    commands: Subparsers,
+    name: str,
+    run: Callable[[argparse.Namespace], int] | None,
+    description: str,
+    *examples: str,
+    **options: str,
+) -> argparse.ArgumentParser:
+    """Add a command with a description and examples below its options.
+
+    Args:
+        commands: the parser's commands.
+        name: the command.
+        run: the function to call with the parsed arguments; None for a group of commands.
+        description: what the command does.
+        examples: command lines.
+        options: further options of ``add_parser``.
+
+    Returns:
+        The parser of the command.
+    """
+    command = commands.add_parser(
+        name,
+        description=textwrap.fill(description, 80),
+        epilog="\n".join(examples) or None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **options,  # type: ignore[arg-type]
+    )
+    if run is not None:
+        command.set_defaults(run=run)
+    return command
+
+
+def add_root(command: argparse.ArgumentParser) -> None:
+    """Add ``--root``."""
+    command.add_argument("--root", type=Path, help="data root (default: VIRGO_DATA, user cache)")
+
+
+def check_ending(option: str, path: Path | None, *endings: str) -> None:
+    """Reject a path with another ending, before any work is done; None is no path."""
+    if path is not None and path.suffix.lower() not in endings:
+        expected = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
+        raise OptionError(f"{option}: expected a path ending in {expected}, got {path}.")
+
+
+def writable_folder(folder: Path, option: str) -> None:
+    """Create the folder of a file that an option names, or raise ``OptionError``."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(
+            f"{option}: expected a folder that can be written to, got {folder} ({error.strerror}). "
+            f"Name another."
+        ) from error
+
+
+def write_text(option: str, path: Path, text: str) -> None:
+    """Write the file that an option names, and print its path."""
+    writable_folder(path.parent, option)
+    path.write_text(text, encoding="utf-8")
+    print(f"wrote {path}")

@@ -1,0 +1,65 @@
+"""Atomic writes: a reader sees the old file or the new one, never half of one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | Path, *, durable: bool = False) -> Iterator[Path]:
+    """A hidden path beside ``path`` to write to, renamed to it when the block ends without error.
+
+    Args:
+        path: the file to write or replace; its folder is made if it is not there.
+        durable: whether to flush the file and its name to the disk, so that both outlive a crash of
+            the system.
+
+    Yields:
+        The path to write to, with the same suffix. It is removed if the block raises.
+
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "note.txt"
+    >>> with atomic_path(target) as aside:
+    ...     _ = aside.write_text("whole")
+    >>> target.read_text(), [file.name for file in target.parent.iterdir()]
+    ('whole', ['note.txt'])
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{uuid.uuid4().hex[:12]}.{path.name}")
+    try:
+        yield aside
+        if durable:
+            with open(aside, "rb+") as file:
+                os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    if durable:
+        sync_folder(path.parent)
+
+
+def write_atomic(path: str | Path, text: str, *, durable: bool = False) -> None:
+    """Write or replace a small text file in one step.
+
+    Args:
+        path: the file.
+        text: what it will hold, in UTF-8.
+        durable: see :func:`atomic_path`.
+    """
+    with atomic_path(path, durable=durable) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk."""
+    with contextlib.suppress(OSError):  # not every system opens folders
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
