@@ -37,6 +37,8 @@ from typing import Any
 import numpy as np
 import rmat
 
+from virgo.report.files import write_text_atomically
+
 ROOT = Path(__file__).resolve().parent.parent
 SUMMARY = ROOT / "results" / "benchmarks.json"
 PICTURES = ROOT / "docs" / "images"
@@ -53,9 +55,7 @@ def read() -> dict[str, Any]:
 
 
 def write(found: dict[str, Any]) -> None:
-    aside = SUMMARY.with_suffix(".part")
-    aside.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-    aside.rename(SUMMARY)
+    write_text_atomically(SUMMARY, json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 
 class Bench:

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from virgo.errors import DataError, GraphError
-from virgo.files import sync_folder, write_atomic
 from virgo.graph.disk.format import HEADER, Header
 from virgo.graph.disk.journal import JOURNAL
 from virgo.graph.disk.options import Options
 from virgo.graph.disk.sources import EdgeSource, suffix_of
+from virgo.report.files import sync_folder, write_text_atomically
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Bytes a line of text takes at most, roughly, so that the estimate is of the least space.
@@ -116,7 +116,7 @@ def publish(header: Header, folder: Path, scratch: Path, out: Path, force: bool)
     shutil.rmtree(scratch, ignore_errors=True)
     for unfinished in folder.glob(f".*.{JOURNAL}"):  # of a build that was killed
         unfinished.unlink()
-    write_atomic(folder / HEADER, header.to_json(), durable=True)
+    write_text_atomically(folder / HEADER, header.to_json(), durable=True)
     replaced = folder.with_name(f".{out.absolute().name}.replaced")
     shutil.rmtree(replaced, ignore_errors=True)
     check_target(out, force)  # once more: a long build leaves time for others
