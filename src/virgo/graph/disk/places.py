@@ -13,7 +13,7 @@ from pathlib import Path
 from virgo.errors import DataError, GraphError
 from virgo.graph.disk.format import HEADER, Header
 from virgo.graph.disk.journal import JOURNAL
-from virgo.graph.disk.options import Options
+from virgo.graph.disk.options import BuildOptions
 from virgo.graph.disk.sources import EdgeSource, suffix_of
 from virgo.report.files import sync_folder, write_text_atomically
 
@@ -43,7 +43,7 @@ def check_target(out: Path, force: bool) -> None:
         )
 
 
-def scratch_folder(out: Path, folder: Path, options: Options) -> Path:
+def scratch_folder(out: Path, folder: Path, options: BuildOptions) -> Path:
     """Where spills go: inside the working folder, or in ``tmp``, named after ``out``."""
     if options.tmp is None:
         return folder.absolute() / "spills"
@@ -63,7 +63,7 @@ def least_edges(source: EdgeSource) -> int:
     )
 
 
-def check_space(source: EdgeSource, options: Options, folder: Path, scratch: Path) -> None:
+def check_space(source: EdgeSource, options: BuildOptions, folder: Path, scratch: Path) -> None:
     """Say before a long build that the disk will not do.
 
     Raises:
