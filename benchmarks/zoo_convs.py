@@ -265,12 +265,19 @@ stack(
     related,
     Relational,
 )
-stack("RGATConv", partial(gnn.RGATConv, **KINDS), related, Relational)
+
+
+def rgat(a: int, b: int, **options: Any) -> nn.Module:
+    """PyG leaves ``l2`` uninitialised (memory as it was found); here it has the value it means."""
+    layer = gnn.RGATConv(a, b, **KINDS, **options)
+    nn.init.constant_(layer.l2, 1 / b)
+    return layer
+
+
+stack("RGATConv", rgat, related, Relational)
 stack(
     "RGATConv dot product bases",
-    partial(
-        gnn.RGATConv, num_bases=2, attention_mode="multiplicative-self-attention", dim=1, **KINDS
-    ),
+    partial(rgat, num_bases=2, attention_mode="multiplicative-self-attention", dim=1),
     related,
     Relational,
 )

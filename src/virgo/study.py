@@ -190,9 +190,7 @@ class Study:
     @property
     def looks_up_features(self) -> bool:
         """Whether features are ids that the model looks up in an embedding."""
-        x = self.inputs.x
-        embeds = any(isinstance(m, nn.Embedding) for m in self.model.modules())
-        return x is not None and not x.is_floating_point() and embeds
+        return looks_up_features(self.model, self.inputs)
 
     @cached_property
     def forward_hops(self) -> Hops:
@@ -400,3 +398,10 @@ class Study:
         """Fan in and fan out of a weight of a registered layer."""
         shape, term = self.parameters[name].shape, self.uses[name][0][2]
         return (shape[0], shape[1]) if term.in_first else (shape[1], shape[0])
+
+
+def looks_up_features(model: nn.Module, inputs: Inputs) -> bool:
+    """Whether the features are ids that the model looks up in an embedding."""
+    x = inputs.x
+    embeds = any(isinstance(module, nn.Embedding) for module in model.modules())
+    return x is not None and not x.is_floating_point() and embeds

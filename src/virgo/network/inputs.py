@@ -332,11 +332,15 @@ def run(model: nn.Module, data: Any, forward: Forward | None = None) -> Any:
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]
     required = [p.name for p in parameters if p.default is p.empty]
-    if len(required) == 1 and required[0] in _WHOLE:
+    if isinstance(model, nn.Sequential) and required == ["input"]:
+        return model(data.x)
+    if len(required) == 1 and (required[0] in _WHOLE or _lookup(data, required[0]) is None):
         return model(data)
     arguments: dict[str, Any] = {}
     for parameter in parameters:
         value = _lookup(data, parameter.name)
+        if value is None and parameter.name in required and "edge" in parameter.name:
+            value = _lookup(data, "edge_index")  # whatever the user calls them
         if value is None and parameter.name == "batch" and parameter.name in required:
             value = torch.zeros(data.num_nodes, dtype=torch.long, device=_device(data))
         if value is not None:

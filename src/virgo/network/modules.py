@@ -6,7 +6,7 @@ import inspect
 import random
 from collections.abc import Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,26 @@ _CACHES = ("_cached_edge_index", "_cached_adj_t", "_cached_x")
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The module inside ``torch.compile`` and ``DataParallel`` wrappers."""
+    """The module inside ``torch.compile`` and ``DataParallel`` wrappers.
+
+    Raises:
+        LayerError: if this is no module, or one whose parameters hold no numbers to work with.
+    """
+    if not isinstance(cast(object, model), nn.Module):
+        raise LayerError(
+            f"model: expected a torch.nn.Module, got {model!r}. Pass the model itself, built."
+        )
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta and not is_lazy(parameter):
+            raise LayerError(
+                f"{name}: expected numbers, got a parameter on the meta device. Give the model "
+                f"memory first: model.to_empty(device='cpu'), then model.reset_parameters()."
+            )
+        if parameter.is_inference():
+            raise LayerError(
+                f"{name}: expected a parameter that can be trained, got one made under "
+                f"torch.inference_mode. Build the model outside of it."
+            )
     while True:
         if isinstance(getattr(model, "_orig_mod", None), nn.Module):
             model = model._orig_mod  # type: ignore[assignment]
