@@ -25,6 +25,9 @@ _CACHES = ("_cached_edge_index", "_cached_adj_t", "_cached_x")
 def unwrap(model: nn.Module) -> nn.Module:
     """The module inside ``torch.compile`` and ``DataParallel`` wrappers.
 
+    Returns:
+        The innermost module; ``model`` itself if nothing wraps it.
+
     Raises:
         LayerError: if this is no module, or one whose parameters hold no numbers to work with.
     """
@@ -33,7 +36,9 @@ def unwrap(model: nn.Module) -> nn.Module:
             f"model: expected a torch.nn.Module, got {model!r}. Pass the model itself, built."
         )
     for name, parameter in model.named_parameters():
-        if parameter.is_meta and not is_lazy(parameter):
+        if is_lazy(parameter):
+            continue  # has no shape, device or mode to ask for
+        if parameter.is_meta:
             raise LayerError(
                 f"{name}: expected numbers, got a parameter on the meta device. Give the model "
                 f"memory first: model.to_empty(device='cpu'), then model.reset_parameters()."
@@ -134,6 +139,13 @@ def layers_of(model: nn.Module) -> dict[str, nn.Module]:
 
 def owner(path: str, layers: Container[str]) -> str | None:
     """The layer of ``layers`` that a module or parameter path lies in, if any.
+
+    Args:
+        path: dotted, as in ``model.named_modules()``.
+        layers: the paths of the layers.
+
+    Returns:
+        The path of the outermost such layer, or None.
 
     >>> owner("convs.0.lin.weight", {"convs.0", "convs.1"})
     'convs.0'
