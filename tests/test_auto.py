@@ -401,7 +401,7 @@ def test_features_that_say_nothing_are_refused(data: Data, value: float, message
 
 
 def test_a_width_that_does_not_fit_is_named(data: Data) -> None:
-    with pytest.raises(virgo.LayerError, match="in_channels=63 features, but data.x has 64"):
+    with pytest.raises(virgo.LayerError, match=r"in_channels=63 features, but data\.x has 64"):
         virgo.init_(GCN(63, 8, 2, 7), data)
 
 

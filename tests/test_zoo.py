@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
-import zoo  # noqa: E402
+import zoo
 
 NETWORKS = [
     "GCNConv",
