@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import zoo_measure
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.data import Data, HeteroData
@@ -24,9 +23,6 @@ from torch_geometric.nn.dense import HeteroLinear
 import virgo
 from virgo import auto
 from virgo.network.profile import Profile, UnitCall
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
-import zoo_measure
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,7 @@ runs all of them on three seeds.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import zoo
 
 NETWORKS = [

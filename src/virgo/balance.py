@@ -100,7 +100,8 @@ def _reason(module: nn.Module, local: str, parameter: nn.Parameter) -> str:
         return "frozen (requires_grad=False)"
     if is_norm(owner):
         return f"{type(owner).__name__} normalises by itself"
-    if leaf == "bias" or (leaf.startswith("bias") and parameter.dim() < 2):
+    named_bias = leaf.startswith("bias") or leaf.endswith("_bias")
+    if leaf == "bias" or (named_bias and parameter.dim() < 2):
         return "bias"
     if isinstance(owner, nn.Embedding):
         return "an embedding"

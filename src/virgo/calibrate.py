@@ -205,11 +205,14 @@ def _draw(model: nn.Module, base: Plan, units: list[_Unit]) -> None:
                 parameter = parameters[row.weight]
                 parameter.copy_(base.draw(row, base.seed, parameter))
             if base.bias == "zero":
-                for row in unit.rows:
-                    for owner in {row.weight.rpartition(".")[0], row.layer}:
-                        bias = parameters.get(f"{owner}.bias" if owner else "bias")
-                        if bias is not None and bias.requires_grad:
-                            bias.zero_()
+                owners = {
+                    o for row in unit.rows for o in (row.weight.rpartition(".")[0], row.layer)
+                }
+                for name, parameter in parameters.items():
+                    owner, _, leaf = name.rpartition(".")
+                    # DGL has a bias called h_bias
+                    if owner in owners and leaf.endswith("bias") and parameter.requires_grad:
+                        parameter.zero_()
 
 
 def _settle(

@@ -102,10 +102,11 @@ def plan(
     """The variance of every weight of ``model`` on the graph in ``data``. Nothing is touched.
 
     Args:
-        model: any model with PyG message-passing layers in it.
-        data: a ``Data``, ``Batch`` or ``HeteroData``; a list or dataset of graphs (merged into
-            the paper's approximation graph); ``(x, edge_index[, edge_weight])``; a sparse matrix;
-            a graph without features, such as ``virgo.Graph.open(path)`` or one in a database.
+        model: any model with message-passing layers of PyG or DGL in it.
+        data: a ``Data``, ``Batch`` or ``HeteroData``; a ``DGLGraph``; a list or dataset of graphs
+            (merged into the paper's approximation graph); ``(x, edge_index[, edge_weight])``; a
+            sparse matrix; a graph without features, such as ``virgo.Graph.open(path)`` or one in a
+            database.
         method: one of :func:`virgo.methods`, in any spelling; options may follow a plus, as in
             ``"virgo-backward+mirrored"``.
         variant: ``"theorem"``, or ``"released"`` for what the authors' code computes.

@@ -74,14 +74,16 @@ _COMPUTES = {
     "edge_update",
     "message_and_aggregate",
 }
-_REGISTRY: dict[type[nn.Module], Description] = {}
+#: By class, or by its full name where the library need not be installed.
+_REGISTRY: dict[type[nn.Module] | str, Description] = {}
 
 
-def register_layer(kind: type[nn.Module]) -> Callable[[F], F]:
+def register_layer(kind: type[nn.Module] | str) -> Callable[[F], F]:
     """Teach Virgo a layer: a decorator for ``(layer, view) -> list of stages``.
 
     Subclasses are covered unless they override ``forward``, ``message`` or their like, since then
-    nobody knows what they compute. Registering a class again replaces its description.
+    nobody knows what they compute. Registering a class again replaces its description. In place
+    of the class its full name will do (``"package.module.MyConv"``), which imports nothing.
 
     >>> from torch_geometric.nn import MessagePassing
     >>> class Half(MessagePassing):
@@ -94,7 +96,8 @@ def register_layer(kind: type[nn.Module]) -> Callable[[F], F]:
     >>> describe_kind(Half(3)) is half
     True
     """
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+    is_name = isinstance(kind, str) and "." in kind
+    if not is_name and not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise LayerError(
             f"register_layer: expected a torch.nn.Module class, got {kind!r}. "
             f"Use it as @virgo.register_layer(MyConv)."
@@ -110,8 +113,9 @@ def register_layer(kind: type[nn.Module]) -> Callable[[F], F]:
 def describe_kind(layer: nn.Module) -> Description | None:
     """The description that holds for ``layer``, if any."""
     for base in type(layer).__mro__:
-        if base in _REGISTRY:
-            return _REGISTRY[base]
+        for key in (base, f"{base.__module__}.{base.__qualname__}"):
+            if key in _REGISTRY:
+                return _REGISTRY[key]
         if _COMPUTES & set(vars(base)):
             return None
     return None
@@ -123,16 +127,25 @@ def is_layer(module: nn.Module) -> bool:
     return (
         isinstance(module, MessagePassing)
         or describe_kind(module) is not None
+        or is_dgl_layer(module)
         or home.startswith("torch_geometric.nn.conv")
         or (home.startswith("torch_geometric.nn.dense.dense_") and home.endswith("_conv"))
     )
 
 
+def is_dgl_layer(module: nn.Module) -> bool:
+    """Whether this is a layer of DGL, or derived from one. DGL itself is not needed to tell."""
+    return any(
+        base.__module__.startswith("dgl.nn.pytorch.conv.") and base.__name__.endswith("Conv")
+        for base in type(module).__mro__
+    )
+
+
 def is_message_passing(module: nn.Module) -> bool:
-    """Whether this is a layer of PyG that passes messages, sparse or dense."""
+    """Whether this is a layer of PyG (sparse or dense) or DGL that passes messages."""
     home, name = type(module).__module__, type(module).__name__
     is_dense = home.startswith("torch_geometric.nn.dense.") and name.endswith("Conv")
-    return isinstance(module, MessagePassing) or is_dense
+    return isinstance(module, MessagePassing) or is_dense or is_dgl_layer(module)
 
 
 def _aggregation(layer: Any, graph: Graph, self_weight: float = 0.0) -> Operator:
@@ -221,3 +234,6 @@ def _le(layer: pyg.LEConv, view: LayerView) -> list[Stage]:
             Term(graph.identity(), "lin3.weight"),
         )
     ]
+
+
+from virgo import dgl_layers as dgl_layers  # noqa: E402  (registers DGL's layers, by name)

@@ -171,7 +171,7 @@ class Study:
         }
         for path, module in self.model.named_modules():
             home = type(module).__module__
-            known = home.startswith(("torch.nn.", "torch_geometric.nn.", "ogb."))
+            known = home.startswith(("torch.nn.", "torch_geometric.nn.", "dgl.nn.", "ogb."))
             owns = any(p.dim() > 1 for p in module.parameters(recurse=False))
             if owns and not known and path not in containers and owner(path, self.layers) is None:
                 raise LayerError(

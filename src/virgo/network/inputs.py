@@ -21,6 +21,7 @@ from virgo.errors import GraphError, LayerError
 from virgo.graph.neighbourhoods import grow
 from virgo.graph.operators import Graph
 from virgo.graph.vectors import Vector
+from virgo.network import dgl_graphs
 
 Forward = Callable[[nn.Module, Any], Any]
 
@@ -193,7 +194,7 @@ class Inputs:
         small.num_nodes = nodes.numel()
         if hasattr(small, "_num_graphs"):
             small._num_graphs = 1
-        return Inputs(small)
+        return Inputs(small.both_ways() if isinstance(small, dgl_graphs.DGLData) else small)
 
     def neighbourhood(self, nodes: int, seed: int = 0) -> Inputs:
         """A connected sample of about ``nodes`` nodes with everything the model may ask for."""
@@ -340,6 +341,8 @@ def is_classes(y: Any) -> bool:
 
 def run(model: nn.Module, data: Any, forward: Forward | None = None) -> Any:
     """Call a model the way its ``forward`` asks to be called."""
+    if isinstance(data, dgl_graphs.DGLData):
+        return dgl_graphs.call(model, data, forward)
     if forward is not None:
         return forward(model, data)
     names = getattr(getattr(model, "signature", None), "param_dict", None)

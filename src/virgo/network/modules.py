@@ -17,9 +17,10 @@ from torch.utils.hooks import RemovableHandle
 
 from virgo.errors import LayerError, VirgoError
 from virgo.layers import is_layer
+from virgo.network.dgl_graphs import is_dgl_graph
 from virgo.network.inputs import Forward, Inputs, run
 
-_CACHES = ("_cached_edge_index", "_cached_adj_t", "_cached_x")
+_CACHES = ("_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h")
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -211,8 +212,17 @@ def float_tensors(value: Any) -> list[Tensor]:
 
 
 def received(arguments: dict[str, Any]) -> list[Tensor]:
-    """The node features a layer was called with: its first argument, whatever its name."""
-    return float_tensors(next(iter(arguments.values()), None))
+    """The node features a layer was called with: its first argument, whatever its name.
+
+    DGL's layers take the graph before them.
+
+    Args:
+        arguments: of the call, by name.
+
+    Returns:
+        Its floating tensors.
+    """
+    return float_tensors(next((a for a in arguments.values() if not is_dgl_graph(a)), None))
 
 
 @contextmanager

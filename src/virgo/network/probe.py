@@ -21,6 +21,7 @@ from torch_geometric.data import Data
 
 from virgo.draws import generator_for
 from virgo.errors import LayerError, VirgoError
+from virgo.network.dgl_graphs import is_dgl_graph
 from virgo.network.inputs import Forward, Inputs, run
 from virgo.network.modules import arguments_of, float_tensors, layers_of, received
 
@@ -252,9 +253,12 @@ class _Observer:
         self._pass_on(tensors, index, "received", seen.grad_received)
         target = seen.used[0]
         usable = 0 < variance < math.inf and target > 0
-        if self.rescale and usable and index and args and isinstance(args[0], Tensor):
+        at = int(bool(args) and is_dgl_graph(args[0]))  # DGL's layers take the graph first
+        features = args[at] if len(args) > at else None
+        if self.rescale and usable and index and isinstance(features, Tensor):
             seen.used[index] = target
-            return (args[0] * math.sqrt(target / variance), *args[1:]), kwargs
+            scaled = features * math.sqrt(target / variance)
+            return (*args[:at], scaled, *args[at + 1 :]), kwargs
         return None
 
     def leave(self, layer: nn.Module, args: Args, output: object) -> None:

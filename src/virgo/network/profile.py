@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from virgo.errors import LayerError, VirgoError
-from virgo.layers import is_message_passing
+from virgo.layers import is_dgl_layer, is_message_passing
 from virgo.network.inputs import Forward, Inputs, run
 from virgo.network.modules import arguments_of, float_tensors, hooked, preserved, received
 from virgo.network.probe import Loss, wide
@@ -249,6 +249,8 @@ class _Recorder:
         index = len(self.result.calls)
         self.result.calls.append(call)
         first = tensors[0].detach()
+        if is_dgl_layer(unit) and first.dim() > 2:
+            first = first.flatten(1)  # DGL keeps attention heads apart
         call.signal, call.rows = mean_square(tensors), first.size(0) if first.dim() else 1
         call.width = first.size(-1) if first.dim() else 1
         if first.dim() == 2 and first.layout == torch.strided:

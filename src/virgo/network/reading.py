@@ -11,13 +11,22 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data, Dataset, HeteroData
 
 from virgo.errors import GraphError
+from virgo.network import dgl_graphs
 from virgo.network.inputs import Inputs
 
 
 def read(data: Any, *, max_graphs: int | None = None, seed: int = 0) -> Inputs:
     """Accept what people have: ``Data``, a dataset or list of graphs, a tuple, a sparse matrix.
 
-    Of a loader the first batch is taken.
+    DGL's graphs are taken wherever PyG's are. Of a loader the first batch is taken.
+
+    Args:
+        data: one graph, several, or a loader of them.
+        max_graphs: of a dataset, how many to draw at most.
+        seed: of that draw.
+
+    Returns:
+        Checked inputs; several graphs are merged into one.
     """
     sampled = None
     if isinstance(data, torch.utils.data.DataLoader):
@@ -25,7 +34,11 @@ def read(data: Any, *, max_graphs: int | None = None, seed: int = 0) -> Inputs:
             data = next(iter(data), None)
     if isinstance(data, HeteroData):
         return Inputs(data)
-    if isinstance(data, tuple) and data and isinstance(data[0], Tensor):
+    if dgl_graphs.is_dgl_graph(data):
+        data = dgl_graphs.mirror(data)
+    elif _is_labelled_batch(data):
+        data = dgl_graphs.mirror(*data)
+    elif isinstance(data, tuple) and data and isinstance(data[0], Tensor):
         data = _from_tuple(data)
     elif isinstance(data, Tensor):
         data = _from_tuple((None, data))
@@ -34,6 +47,12 @@ def read(data: Any, *, max_graphs: int | None = None, seed: int = 0) -> Inputs:
     inputs = Inputs(data, sampled)
     _check_edges(inputs)
     return inputs
+
+
+def _is_labelled_batch(data: Any) -> bool:
+    """Whether this is what a loader of DGL's gives: a batch of graphs, and their labels."""
+    is_pair = isinstance(data, (tuple, list)) and len(data) == 2
+    return is_pair and dgl_graphs.is_dgl_graph(data[0]) and isinstance(data[1], Tensor)
 
 
 def _from_tuple(parts: tuple[Any, ...]) -> Data:
@@ -80,6 +99,9 @@ def _merge(graphs: Any, max_graphs: int | None, seed: int) -> tuple[Data, dict[s
         chosen = np.sort(picks)
         sampled = {"graphs": max_graphs, "of": total, "seed": seed, "index": chosen.tolist()}
     members = [graphs[int(i)] for i in chosen]
+    first = members[0][0] if isinstance(members[0], tuple) and members[0] else members[0]
+    if dgl_graphs.is_dgl_graph(first):
+        return dgl_graphs.batched(members), sampled
     strangers = [type(g).__name__ for g in members if not isinstance(g, Data)]
     if strangers:
         raise GraphError(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from virgo.errors import LayerError, VirgoError
+from virgo.network.dgl_graphs import edges_of, is_dgl_graph
 from virgo.network.inputs import Forward, Inputs, run
 from virgo.network.modules import (
     arguments_of,
@@ -214,7 +215,11 @@ class _Watcher:
             call.own_edges = False
             return
         edges = arguments.get("edge_index", arguments.get("adj_t"))
-        if edges is None:  # a layer that calls them something else
+        graph = next((a for a in arguments.values() if is_dgl_graph(a)), None)
+        if graph is not None:
+            edges = edges_of(graph)
+            call.own_edges = edges is not None
+        elif edges is None:  # a layer that calls them something else
             edges = next((a for a in list(arguments.values())[1:] if _looks_like_edges(a)), None)
         if isinstance(edges, Tensor):
             if edges.layout != torch.strided:
@@ -245,14 +250,14 @@ class _Watcher:
         seen = set(pending)
         while pending:
             node = pending.pop()
+            if type(node).__name__ in _ACTIVATIONS:  # also a layer's own, on what it returns
+                name, number = _ACTIVATIONS[type(node).__name__]
+                self.activations[name, getattr(node, f"_saved_{number}", None)] = None
             if node in self.outputs:
                 parents.add(self.outputs[node])
                 continue
             if node in self.linears:
                 self.passed_linear = True
-            if type(node).__name__ in _ACTIVATIONS:
-                name, number = _ACTIVATIONS[type(node).__name__]
-                self.activations[name, getattr(node, f"_saved_{number}", None)] = None
             variable = getattr(node, "variable", None)
             if id(variable) in self.leaves or "Embedding" in type(node).__name__:
                 from_input = True
