@@ -37,14 +37,13 @@ def unwrap(model: nn.Module) -> nn.Module:
             f"model: expected a torch.nn.Module, got {model!r}. Pass the model itself, built."
         )
     for name, parameter in model.named_parameters():
-        if is_lazy(parameter):
-            continue  # has no shape, device or mode to ask for
-        if parameter.is_meta:
+        lazy: bool = is_lazy(parameter)  # has no shape, device or mode to ask for
+        if parameter.is_meta and not lazy:
             raise LayerError(
                 f"{name}: expected numbers, got a parameter on the meta device. Give the model "
                 f"memory first: model.to_empty(device='cpu'), then model.reset_parameters()."
             )
-        if parameter.is_inference():
+        if not lazy and parameter.is_inference():
             raise LayerError(
                 f"{name}: expected a parameter that can be trained, got one made under "
                 f"torch.inference_mode. Build the model outside of it."
