@@ -37,7 +37,7 @@ class GraphInputs(Inputs):
 
     Attributes:
         home: the graph whose operators count.
-        mean_features: one number a node, as given; None for ones.
+        mean_features: one number per node, as given; None for ones.
         features: the feature matrix or the path of it, for what only that can tell.
     """
 
