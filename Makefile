@@ -33,9 +33,10 @@ demo: $(STAMP) ## initialise a GCN with every method and compare (offline, under
 test: $(STAMP) ## quick tests and doctests
 	$(PYTEST) -m "not slow"
 
-lint: $(STAMP) ## format, lint and strict types
+lint: $(STAMP) ## format, lint, import arrows and strict types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
 check: lint ## lint, then all tests, slow ones, doctests and docs examples included

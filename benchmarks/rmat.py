@@ -19,6 +19,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from virgo.report.files import atomic_write
+
 PAPERS_NODES, PAPERS_EDGES = 111_059_956, 1_615_685_872
 _CHUNK = 1 << 22
 
@@ -92,13 +94,12 @@ def draw(edges: int, nodes: int | None = None, seed: int = 0, out: Any = None) -
 
 
 def write(path: Path, edges: int, nodes: int | None = None, seed: int = 0) -> Path:
-    """The edges as a ``.npy`` file of shape [2, edges], written aside and renamed."""
-    aside = path.with_suffix(".part")
-    array = np.lib.format.open_memmap(aside, mode="w+", dtype=np.int32, shape=(2, edges))
-    draw(edges, nodes, seed, array)
-    array.flush()
-    del array
-    aside.rename(path)
+    """The edges as a ``.npy`` file of shape [2, edges], written atomically."""
+    with atomic_write(path) as temporary:
+        array = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.int32, shape=(2, edges))
+        draw(edges, nodes, seed, array)
+        array.flush()
+        del array
     return path
 
 

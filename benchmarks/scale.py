@@ -37,11 +37,13 @@ from typing import Any
 import numpy as np
 import rmat
 
+from virgo.report.files import write_text_atomically
+
 ROOT = Path(__file__).resolve().parent.parent
 SUMMARY = ROOT / "results" / "benchmarks.json"
 PICTURES = ROOT / "docs" / "images"
 SIZES = (10_000_000, 30_000_000, 100_000_000, 300_000_000, rmat.PAPERS_EDGES)
-_DISK = 34  # bytes an edge: the list, what a build spills, the graph
+_DISK = 34  # bytes per edge: the list, what a build spills, the graph
 FORMATS = {"parquet": 100_000_000, "csv": 30_000_000}
 RIVALS = 100_000_000  # the largest size whose rivals fit in memory beside each other
 ROUTE = 30_000_000
@@ -53,9 +55,7 @@ def read() -> dict[str, Any]:
 
 
 def write(found: dict[str, Any]) -> None:
-    aside = SUMMARY.with_suffix(".part")
-    aside.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-    aside.rename(SUMMARY)
+    write_text_atomically(SUMMARY, json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 
 class Bench:
@@ -182,7 +182,7 @@ def by_size(found: dict[str, Any], name: str) -> dict[int, Any]:
 
 
 def growth(found: dict[str, Any]) -> dict[str, float]:
-    """Of log seconds a hop against log edges, the slope; 1 where the cost is in proportion."""
+    """Of log seconds per hop against log edges, the slope; 1 where the cost is in proportion."""
     hops = by_size(found, "hop")
     if len(hops) < 2:
         return {}
@@ -267,7 +267,7 @@ def pictures(found: dict[str, Any], folder: Path) -> None:
             label=label,
             color=colours[name],
         )
-    axes.set(xlabel="directed edges", ylabel="seconds a hop", title="One hop, both cores")
+    axes.set(xlabel="directed edges", ylabel="seconds per hop", title="One hop, both cores")
     axes.legend(frameon=False)
     axes.grid(alpha=0.25)
     figure.savefig(folder / "scale-hop.png", dpi=160)
@@ -278,7 +278,7 @@ def pictures(found: dict[str, Any], folder: Path) -> None:
             list(points), list(points.values()), marker="o", markersize=4, label=name, color=colour
         )
     files = {e: 4e-9 * e for e in by_size(found, "plan, mapped")}
-    axes.loglog(list(files), list(files.values()), "--", color="0.6", label="4 bytes an edge")
+    axes.loglog(list(files), list(files.values()), "--", color="0.6", label="4 bytes per edge")
     axes.set(xlabel="directed edges", ylabel="peak resident GB", title="A plan of three layers")
     axes.legend(frameon=False)
     axes.grid(alpha=0.25)

@@ -138,7 +138,7 @@ def converted(edges: Path, out: Path) -> dict[str, Any]:
 
 @numba.njit(nogil=True)
 def _gather(columns: Any, x: Any, begin: int, end: int) -> float:
-    """The least that a hop must do: look up one number an edge."""
+    """The least that a hop must do: look up one number per edge."""
     total = 0.0
     for edge in range(np.uint64(begin), np.uint64(end)):
         total += x[columns[edge]]

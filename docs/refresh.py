@@ -417,7 +417,7 @@ def scale_hop() -> str:
             ]
         )
     header = ["edges", "edges a second", "of the limit", "scipy", "torch", "PyG"]
-    shown = pictured(header, rows, "scale-hop", "Seconds a hop against edges")
+    shown = pictured(header, rows, "scale-hop", "Seconds per hop against edges")
     return f"{shown}\n\n{growth()}" if len(rows) > 1 else shown
 
 
@@ -425,7 +425,7 @@ def growth() -> str:
     """How the cost of a hop grows with the edges, beside how the machine's limit does."""
     powers = (results("benchmarks") or {})["growth"]
     return (
-        f"Seconds a hop grow as the edges to the power {powers['virgo']:.2f}; those of the bare "
+        f"Seconds per hop grow as the edges to the power {powers['virgo']:.2f}; those of the bare "
         f"loop, which does the same for every edge, to the power {powers['gather']:.2f}. What "
         f"exceeds 1 is the processor's cache: the larger the vector, the more look-ups go to "
         f"memory."

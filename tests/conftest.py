@@ -1,4 +1,4 @@
-"""What the tests share: one thread a process, a cache of their own, and real data where it is."""
+"""What the tests share: one thread per process, a cache of their own, and real data where it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 from virgo.data import load_citation
 
-# Tests run one process a core; more threads than that only get in each other's way.
+# Tests run one process per core; more threads than that only get in each other's way.
 torch.set_num_threads(1)
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -79,3 +79,12 @@ def one_thread() -> Iterator[None]:
     numba.set_num_threads(1)
     yield
     numba.set_num_threads(before)
+
+
+@pytest.fixture
+def double_by_default() -> Iterator[None]:
+    """ClusterGCNConv counts degrees in torch's default precision, whatever its weights are."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)

@@ -250,7 +250,7 @@ def test_edge_attributes_that_are_not_finite_and_used_as_weights(estimate: str) 
 def test_edge_weights_of_the_wrong_number() -> None:
     refuses(
         virgo.GraphError,
-        r"edge_weight: expected \d+ weights, one an edge, got 3",
+        r"edge_weight: expected \d+ weights, one per edge, got 3",
         graph(edge_weight=torch.ones(3)),
     )
 
@@ -259,7 +259,7 @@ def test_features_of_the_wrong_number() -> None:
     data = graph(num_nodes=30)
     data.num_nodes = 30
     data.x = data.x[:20]
-    refuses(virgo.GraphError, "data.x: expected 30 rows, one a node, got 20", data)
+    refuses(virgo.GraphError, "data.x: expected 30 rows, one per node, got 20", data)
 
 
 @pytest.mark.parametrize("method", METHODS)

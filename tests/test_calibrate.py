@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 import torch
-from kit.networks import Stack
+from kit.checks import over_nodes
+from kit.networks import HeteroNet, Stack, hetero
 from kit.snapshots import untouched
 from torch import Tensor, nn
 from torch.nn import functional
@@ -30,7 +31,6 @@ from torch_geometric.nn import (
     GATv2Conv,
     GCNConv,
     GraphSAGE,
-    HeteroConv,
     MessagePassing,
     PNAConv,
     RGCNConv,
@@ -63,12 +63,6 @@ def small() -> Data:
 
 
 # --- our own measurements ------------------------------------------------------------------------
-
-
-def over_nodes(tensor: Tensor) -> float:
-    """Mean over nodes of the variance over neurons, in float64."""
-    rows = tensor.detach().double()
-    return float(((rows - rows.mean(1, keepdim=True)) ** 2).mean(1).mean())
 
 
 def profiles(model: nn.Module, data: Data, layers: list[nn.Module]) -> tuple[list[float], ...]:
@@ -396,39 +390,6 @@ def test_jumping_knowledge(jk: str, small: Data) -> None:
     assert math.isfinite(plan.measured["achieved"]["forward"]["range"])
 
 
-def hetero() -> HeteroData:
-    generator = torch.Generator().manual_seed(0)
-    data = HeteroData()
-    data["paper"].x = torch.rand(30, 12, generator=generator)
-    data["author"].x = torch.rand(20, 9, generator=generator)
-    for source, relation, target in (
-        ("paper", "cites", "paper"),
-        ("author", "writes", "paper"),
-        ("paper", "written_by", "author"),
-    ):
-        sizes = [data[kind].num_nodes for kind in (source, target)]
-        data[source, relation, target].edge_index = torch.stack(
-            [torch.randint(size, (90,), generator=generator) for size in sizes]
-        )
-    return data
-
-
-class HeteroNet(nn.Module):
-    def __init__(self, data: HeteroData, depth: int = 3) -> None:
-        super().__init__()
-        widths = [(-1, -1)] * depth
-        self.convs = nn.ModuleList(
-            HeteroConv({kind: SAGEConv(width, 16) for kind in data.edge_types}) for width in widths
-        )
-
-    def forward(self, x_dict: dict[str, Tensor], edge_index_dict: Any) -> dict[str, Tensor]:
-        for index, conv in enumerate(self.convs):
-            x_dict = conv(x_dict, edge_index_dict)
-            if index < len(self.convs) - 1:
-                x_dict = {key: x.relu() for key, x in x_dict.items()}
-        return x_dict
-
-
 def hetero_profile(model: HeteroNet, data: HeteroData) -> list[float]:
     """Over the nodes of all kinds together."""
     kept: list[dict[str, Tensor]] = []
@@ -451,7 +412,7 @@ def hetero_profile(model: HeteroNet, data: HeteroData) -> list[float]:
 def test_heterogeneous_graphs(method: str) -> None:
     torch.manual_seed(0)
     data = hetero()
-    model = HeteroNet(data)
+    model = HeteroNet(data, depth=3, width=16)
     plan = virgo.init_(model, data, method, estimate="measured")
     assert len(plan.rows) == 3 * 3 * 2
     ours = hetero_profile(model, data)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import pkgutil
 import re
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+import virgo
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
@@ -105,6 +108,42 @@ def test_extending_adds_a_layer_and_a_method() -> None:
     )
     assert "register_layer" in text
     assert "register_method" in text
+
+
+# --- names of modules and files ---------------------------------------------------------------
+
+NAMED = [*PAGES, CHECKOUT / "CONTRIBUTING.md", CHECKOUT / "CHANGELOG.md"]
+#: Rooms whose functions the pages name without "virgo."; "data" is also everybody's variable.
+ROOMS = {info.name for info in pkgutil.iter_modules(virgo.__path__)} - {"data"}
+
+
+def missing_names(markdown: str) -> list[str]:
+    """Modules, functions and files that a page names in backticks and that are not there."""
+    missing = []
+    for code in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", markdown):
+        name = re.match(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(?=\(|$)", code)
+        if name and name[0].split(".")[0] in ROOMS | {"virgo"}:
+            try:
+                pkgutil.resolve_name(f"virgo.{name[0].removeprefix('virgo.')}")
+            except (ImportError, AttributeError):
+                missing.append(name[0])
+        for path in re.findall(r"(?:src|tests|docs|benchmarks)/[\w./-]*\w", code):
+            if not (CHECKOUT / path).exists():
+                missing.append(path)
+        missing += re.findall(r"(?<![\w/])test_\w+\.py", code)  # a test is named with its folder
+    return missing
+
+
+@pytest.mark.parametrize("page", NAMED, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_what_a_page_names_is_there(page: Path) -> None:
+    assert missing_names(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_name_that_is_not_there_is_seen() -> None:
+    text = "`theory.gain`, `theory.lost(x)`, `virgo.nothing.at_all`, `python benchmarks/depth.py`, "
+    text += "`tests/test_gone.py`, `test_plan.py`, `data.y`, `model.x`"
+    gone = ["theory.lost", "virgo.nothing.at_all", "tests/test_gone.py", "test_plan.py"]
+    assert missing_names(text) == gone
 
 
 PAGE = """

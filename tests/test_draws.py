@@ -12,7 +12,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -396,15 +396,6 @@ LAYERS: dict[str, Callable[[int, int], nn.Module]] = {
     "cluster": lambda i, o: ClusterGCNConv(i, o, diag_lambda=0.5),
     "le": LEConv,
 }
-
-
-@pytest.fixture
-def double_by_default() -> Iterator[None]:
-    """ClusterGCNConv counts degrees in torch's default precision, whatever its weights are."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 def copy_folded(full: nn.Module, folded: nn.Module) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from kit.networks import Stack
+from kit.reference_bits import METHODS
 from scipy import integrate
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -42,15 +43,6 @@ from torch_geometric.nn import (
 import virgo
 from virgo.network import reading
 
-METHODS = (
-    "lecun",
-    "xavier",
-    "kaiming-forward",
-    "kaiming-backward",
-    "virgo-forward",
-    "virgo-backward",
-    "virgo",
-)
 CLASSES = 6
 Matrix = np.ndarray
 Part = tuple[Matrix, str, int, int]  # operator, weight, fan in, fan out

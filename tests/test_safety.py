@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import gc
 import math
 import random
@@ -11,7 +10,6 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,6 @@ from torch_geometric.nn import GAT, GCN, GIN, GCNConv, GraphSAGE, SGConv
 
 import virgo
 
-SOURCE = Path(virgo.__file__).parent
 CLASSES = 7
 
 
@@ -497,43 +494,7 @@ def test_twice_the_depth_costs_about_twice_the_work(kind: Any, data: Data) -> No
     assert calls(80) / calls(40) < 3
 
 
-# --- rooms -------------------------------------------------------------------------------------
-
-
-def imports(path: Path, *, inside: bool = False, top_level: bool = False) -> set[str]:
-    """The modules a file imports, the package's own as ``virgo.<room>``.
-
-    Args:
-        inside: the file is in a folder of the package, so one dot means the folder.
-        top_level: only what importing the file imports.
-    """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = set()
-    for node in tree.body if top_level else ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            above = node.level - (1 if inside else 0)
-            if node.level and above == 0:
-                continue  # a neighbour in the same folder
-            base = node.module or ""
-            if node.level:
-                base = f"virgo.{base}" if base else "virgo"
-            found |= {f"virgo.{a.name}" for a in node.names} if base == "virgo" else {base}
-    return found
-
-
-def test_theory_knows_neither_networks_nor_graphs() -> None:
-    names = imports(SOURCE / "theory.py")
-    assert not {n for n in names if n.startswith(("torch_geometric", "torch.nn", "virgo"))}
-    tree = ast.parse((SOURCE / "theory.py").read_text(encoding="utf-8"))
-    from_torch = {
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "torch"
-        for alias in node.names
-    }
-    assert "nn" not in from_torch
+# --- what importing costs ----------------------------------------------------------------------
 
 
 def test_import_is_light() -> None:

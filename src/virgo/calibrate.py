@@ -176,6 +176,9 @@ def _matrices(study: Study, path: str, layer: nn.Module) -> list[Row]:
     """Every trainable matrix of a layer nobody described.
 
     Outside a Linear, a leading dimension of 1 marks a vector kept for broadcasting (attention).
+
+    Returns:
+        One row per matrix, of variance 1.
     """
     rows = []
     for name, parameter in layer.named_parameters():

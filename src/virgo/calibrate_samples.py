@@ -38,6 +38,9 @@ def measured_on_samples(
 
     Returns:
         One plan for the whole graph, with the error of sampling in it.
+
+    Raises:
+        OptionError: there are no features, or the graph is one of a database.
     """
     if inputs.features is None or not hasattr(inputs.home, "by_target"):
         raise OptionError(

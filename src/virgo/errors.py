@@ -45,6 +45,13 @@ class VirgoWarning(UserWarning):
 def suggestion(word: object, known: Iterable[str]) -> str:
     """``" Did you mean distribution?"`` for a misspelt word, or nothing.
 
+    Args:
+        word: what was given.
+        known: the words that would have been right.
+
+    Returns:
+        A sentence that begins with a space, or the empty string.
+
     >>> suggestion("distribtion", ["distribution", "signal"])
     ' Did you mean distribution?'
     >>> suggestion("zzz", ["distribution", "signal"])
@@ -58,6 +65,15 @@ def named_options(function: F) -> F:
     """A decorator: a keyword that ``function`` does not have is an :class:`OptionError`.
 
     Its signature stays as it is, so that editors and ``help`` show every option.
+
+    Args:
+        function: a public function of the package.
+
+    Returns:
+        The function, checked.
+
+    Raises:
+        OptionError: when called with an unknown keyword; suggests the nearest one.
     """
     parameters = inspect.signature(function).parameters
 

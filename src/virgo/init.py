@@ -50,6 +50,9 @@ def init_(
     The same as ``virgo.plan(model, data, method, ...).apply_(model)``; :func:`plan` explains the
     options. If anything is wrong, one error says what, and the model is untouched.
 
+    Returns:
+        The plan; ``print`` shows it as a table.
+
     >>> import torch, virgo
     >>> from torch_geometric.nn import GCN
     >>> data = virgo.data.citation_like(num_nodes=200, seed=0)

@@ -133,6 +133,17 @@ class Plan:
         """Draw every planned weight in place; the same bits for the same plan and seed.
 
         Nothing is touched unless all of it fits.
+
+        Args:
+            model: a model with the weights that were planned.
+            seed: of the draws; the plan's own if None.
+            generator: gives the seed instead and is advanced.
+
+        Returns:
+            The same model.
+
+        Raises:
+            PlanError: the model's parameters are lazy, or other than the plan's.
         """
         given, model = model, unwrap(model)
         if is_uninitialised(model):

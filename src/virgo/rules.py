@@ -74,6 +74,17 @@ def register_method(name: str, *, directions: tuple[str, ...] = ()) -> Callable[
 
     The first line of the docstring is what :func:`methods` shows.
 
+    Args:
+        name: what ``method=`` will accept, in any case and with or without hyphens.
+        directions: what the method keeps stable, ``"forward"`` or ``"backward"`` or both;
+            ``estimate="measured"`` aims at these.
+
+    Returns:
+        The decorator, which returns the rule as it is.
+
+    Raises:
+        OptionError: the name is empty or no string.
+
     >>> @register_method("unit")
     ... def unit(weight):
     ...     '''Variance one over the fan in, as for a linear network.'''
@@ -94,6 +105,9 @@ def register_method(name: str, *, directions: tuple[str, ...] = ()) -> Callable[
 
 def methods() -> dict[str, str]:
     """Every method's name and what it does in one line.
+
+    Returns:
+        The summaries by name, registered methods included.
 
     >>> methods()["xavier"]
     'Harmonic mean of 1/fan_in and 1/fan_out; what GCNConv uses by default.'
@@ -171,6 +185,15 @@ OPTIONS = {
 
 def parse_method(text: str) -> tuple[str, dict[str, Any]]:
     """``"virgo-forward+measured"`` -> the method and its options.
+
+    Args:
+        text: a method, and options after ``+``.
+
+    Returns:
+        The method's name and the keyword options of :func:`virgo.plan`.
+
+    Raises:
+        OptionError: a word that is neither.
 
     >>> parse_method("VirgoBack+mirrored")
     ('virgo-backward', {'distribution': 'mirrored'})

@@ -34,6 +34,12 @@ def gain(phi: Callable[[Tensor], Tensor]) -> float:
     The integral is a composite Gauss-Legendre rule on [-12, 12]; panels end at integers because
     that is where the kinks of the usual activations are (0, 1, 3, 6).
 
+    Args:
+        phi: the activation, applied elementwise.
+
+    Returns:
+        The gain; infinite for an activation that is zero everywhere.
+
     >>> round(gain(torch.relu), 12)
     2.0
     >>> round(gain(lambda z: z), 12)
@@ -51,6 +57,12 @@ def gain(phi: Callable[[Tensor], Tensor]) -> float:
 def lecun(fan_in: float) -> float:
     """LeCun's variance as the paper writes it, ``1 / (3 fan_in)``.
 
+    Args:
+        fan_in: the number of input features.
+
+    Returns:
+        The variance of each weight.
+
     >>> lecun(100) == 1 / 300
     True
     """
@@ -59,6 +71,13 @@ def lecun(fan_in: float) -> float:
 
 def xavier(fan_in: float, fan_out: float) -> float:
     """Xavier: the harmonic mean of ``1 / fan_in`` and ``1 / fan_out``.
+
+    Args:
+        fan_in: the number of input features.
+        fan_out: the number of output features.
+
+    Returns:
+        The variance of each weight.
 
     >>> xavier(100, 300)
     0.005
@@ -72,6 +91,14 @@ def virgo_forward(fan_in: float, ratio: float = 1.0, gain: float = RELU_GAIN) ->
     Keeps :math:`\sum_i \mathrm{var}(h_i^l)` equal over layers under assumptions 1-4. With a
     ratio of 1 (regular graph, constant features) it is Kaiming's forward variance.
 
+    Args:
+        fan_in: :math:`m_1`, the number of input features.
+        ratio: the squared norm of the signal before the layer's operator over that after it.
+        gain: of the activation, see :func:`gain`.
+
+    Returns:
+        The variance of each weight.
+
     >>> virgo_forward(100, ratio=0.5)
     0.01
     """
@@ -83,6 +110,14 @@ def virgo_backward(fan_out: float, ratio: float = 1.0, gain: float = RELU_GAIN) 
 
     Keeps :math:`\sum_i \mathrm{var}(\partial \mathrm{Loss} / \partial h_i^l)` equal over layers.
     With a ratio of 1 it is Kaiming's backward variance.
+
+    Args:
+        fan_out: :math:`m_2`, the number of output features.
+        ratio: the squared norm of the gradient before the transposed operator over that after it.
+        gain: of the activation, see :func:`gain`.
+
+    Returns:
+        The variance of each weight.
 
     >>> virgo_backward(100, ratio=0.5)
     0.01
@@ -96,6 +131,17 @@ def virgo_backward_last(num_nodes: int, num_classes: int, squared_norm: float) -
     Holds where the layer's own output is the logits of a softmax cross-entropy: the gradient
     there has variance :math:`1/(N^2 C)` per node (Lemma 1 with assumption 5, softmax = 1/C).
 
+    Args:
+        num_nodes: :math:`N`, the number of nodes.
+        num_classes: :math:`C`, at least 2.
+        squared_norm: :math:`\|P^\top \mathbf 1\|^2`.
+
+    Returns:
+        The variance of each weight.
+
+    Raises:
+        ValueError: fewer than two classes.
+
     >>> virgo_backward_last(num_nodes=10, num_classes=6, squared_norm=10.0)
     0.2
     """
@@ -107,6 +153,13 @@ def virgo_backward_last(num_nodes: int, num_classes: int, squared_norm: float) -
 def harmonic_mean(a: float, b: float) -> float:
     """The mean by which Xavier joins its two directions, and by which ``virgo`` joins its two.
 
+    Args:
+        a: a positive number.
+        b: another.
+
+    Returns:
+        ``2 / (1/a + 1/b)``.
+
     >>> harmonic_mean(1.0, 3.0)
     1.5
     """
@@ -117,6 +170,14 @@ def transfer(fan: float, variance: float, gain: float = RELU_GAIN) -> float:
     r"""What a weight and an activation do to a variance: :math:`m \, \mathrm{var}(w) / g`.
 
     Forward :math:`m` is the fan in, backward the fan out. Kaiming's variance makes it 1.
+
+    Args:
+        fan: :math:`m`.
+        variance: of each weight.
+        gain: of the activation, see :func:`gain`.
+
+    Returns:
+        The factor by which the variance changes.
 
     >>> transfer(100, virgo_forward(100))
     1.0

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from kit.checks import strict_json
 from torch_geometric.data import Data
 
 import virgo
@@ -130,13 +131,6 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     assert sys.path == before
 
 
-def strict_json(path: Path) -> Any:
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
-    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
-
-
 def failed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     """Runs a command that must fail in one line on stderr, and gives that line."""
     assert cli.main(argv) == 2
@@ -169,7 +163,7 @@ def test_check_exits_by_its_verdict(
     assert "vanishes" in out
     for path in files.values():
         assert f"wrote {path}" in out
-    read = strict_json(files["json"])
+    read = strict_json(files["json"].read_text(encoding="utf-8"))
     assert read["ok"] is False
     assert read["title"] == "gcn with xavier on graph"
     assert len(read["measurement"]["layers"]) == 13
@@ -215,7 +209,7 @@ def test_check_is_what_the_library_says(saved: Path, tmp_path: Path) -> None:
     model = GCN(40, 16, 3, 7)
     plan = virgo.plan(model, data, "virgo-forward", estimate="measured", seed=4)
     expected = virgo.check(model, data, plan)
-    layers = strict_json(tmp_path / "r.json")["measurement"]["layers"]
+    layers = strict_json((tmp_path / "r.json").read_text(encoding="utf-8"))["measurement"]["layers"]
     assert [layer["forward"] for layer in layers] == expected.measurement.forward
     assert [layer["backward"] for layer in layers] == expected.measurement.backward
 
@@ -365,7 +359,7 @@ def test_features_that_were_generated_are_said(
     argv = ["check", "ogbn-arxiv", "--root", str(tmp_path), "--width", "16", "--json", str(found)]
     assert cli.main(argv) == 0
     assert "features are generated" in capsys.readouterr().out
-    read = strict_json(found)
+    read = strict_json(found.read_text(encoding="utf-8"))
     assert read["measurement"]["facts"] == {"nodes": 150, "edges": data.num_edges}
     assert any("features are generated" in note for note in read["notes"])
     argv = ["compare", *argv[1:4], "--methods", "xavier", "--layers", "2", "--seeds", "1"]
@@ -397,7 +391,7 @@ def test_compare(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out
     assert "gcn on graph, mean of 2 draws" in out
     assert "3 layers, forward: confirmed: virgo-forward+measured" in out
-    read = strict_json(files["json"])
+    read = strict_json(files["json"].read_text(encoding="utf-8"))
     assert {(c["method"], c["depth"]) for c in read["curves"]} == {
         (m, d) for m in ("xavier", "virgo-forward+measured") for d in (2, 3)
     }
@@ -431,7 +425,7 @@ def test_verify(
     assert f"wrote {found}" in out
     for table in ("A1", "A2", "A3", "A4", "A5"):
         assert table in out
-    read = strict_json(found)
+    read = strict_json(found.read_text(encoding="utf-8"))
     assert read["command"] == "virgo verify cora"
     assert set(read["datasets"]) == {"cora"}
     assert read["datasets"]["cora"]["settings"]["seeds"] == 2

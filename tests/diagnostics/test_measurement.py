@@ -17,10 +17,12 @@ from typing import Any
 
 import pytest
 import torch
+from kit.checks import over_nodes, strict_json
+from kit.networks import HeteroNet, hetero
 from kit.snapshots import untouched, unusual
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.nn import GCN, GCNConv, HeteroConv, SAGEConv
+from torch_geometric.nn import GCN, GCNConv
 
 import virgo
 from virgo.report.text import plain_numbers
@@ -54,11 +56,6 @@ class Chain(nn.Module):
 def chain(*widths: int, seed: int = 0) -> Chain:
     torch.manual_seed(seed)
     return Chain(list(widths))
-
-
-def over_nodes(tensor: Tensor) -> float:
-    rows = tensor.detach().double()
-    return float(((rows - rows.mean(1, keepdim=True)) ** 2).mean(1).mean())
 
 
 def cross_entropy(output: Tensor, data: Data) -> Tensor:
@@ -571,13 +568,6 @@ def test_a_loss_that_misses_a_layer_names_it(data: Data) -> None:
         virgo.measure(model, data, forward=detached)
 
 
-def strict_json(text: str) -> Any:
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
-
-
 def test_an_exploding_pass_is_reported_as_infinite(data: Data) -> None:
     model = chain(data.num_features, *[16] * 5, CLASSES)
     with torch.no_grad():
@@ -643,35 +633,6 @@ def test_a_lazy_model_must_run_first(data: Data) -> None:
 # --- other data -----------------------------------------------------------------------------------
 
 
-def hetero() -> HeteroData:
-    generator = torch.Generator().manual_seed(0)
-    data = HeteroData()
-    data["paper"].x = torch.rand(30, 12, generator=generator)
-    data["author"].x = torch.rand(20, 9, generator=generator)
-    for source, relation, target in (
-        ("paper", "cites", "paper"),
-        ("author", "writes", "paper"),
-        ("paper", "written_by", "author"),
-    ):
-        sizes = [data[kind].num_nodes for kind in (source, target)]
-        data[source, relation, target].edge_index = torch.stack(
-            [torch.randint(size, (90,), generator=generator) for size in sizes]
-        )
-    return data
-
-
-class HeteroNet(nn.Module):
-    def __init__(self, data: HeteroData) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList(
-            HeteroConv({kind: SAGEConv((-1, -1), 8) for kind in data.edge_types}) for _ in range(2)
-        )
-
-    def forward(self, x_dict: dict[str, Tensor], edge_index_dict: Any) -> dict[str, Tensor]:
-        x_dict = {k: x.relu() for k, x in self.convs[0](x_dict, edge_index_dict).items()}
-        return self.convs[1](x_dict, edge_index_dict)  # type: ignore[no-any-return]
-
-
 def together(tensors: list[Tensor]) -> float:
     """Over the nodes of all kinds."""
     return sum(over_nodes(t) * len(t) for t in tensors) / sum(len(t) for t in tensors)
@@ -680,7 +641,7 @@ def together(tensors: list[Tensor]) -> float:
 def test_heterogeneous_graphs() -> None:
     torch.manual_seed(0)
     data = hetero()
-    model = HeteroNet(data)
+    model = HeteroNet(data, depth=2, width=8)
     x = {kind: data[kind].x.clone().requires_grad_() for kind in data.node_types}
     hidden = {k: h.relu() for k, h in model.convs[0](x, data.edge_index_dict).items()}
     out = model.convs[1](hidden, data.edge_index_dict)

@@ -146,16 +146,7 @@ def matrix_of(stages: list[tuple[Any, ...]], nodes: int) -> np.ndarray:
     return x
 
 
-@pytest.fixture(autouse=True)
-def double_by_default() -> Iterator[None]:
-    """ClusterGCNConv counts degrees in torch's default precision, whatever its weights are."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
-
-
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "double_by_default")
 
 
 def pyg(layer: nn.Module, data: Data) -> np.ndarray:

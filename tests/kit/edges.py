@@ -353,7 +353,7 @@ def main(source: str, out: str, seed: str, kills: str, options: str) -> None:
 
 def _load_compiled(folder: Path) -> None:
     """What takes long to import, and what numba has compiled, is loaded once, before the fork."""
-    import pyarrow.csv
+    import pyarrow.csv  # noqa: F401
     import pyarrow.parquet  # noqa: F401
 
     from virgo.graph.disk import build

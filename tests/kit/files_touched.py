@@ -42,6 +42,10 @@ def init_() -> Callable[[], object]:
     return partial(virgo.init_, *_gcn())
 
 
+def init_named() -> Callable[[], object]:
+    return partial(virgo.init_, *_gcn(), "virgo-forward")
+
+
 def check() -> Callable[[], object]:
     return partial(virgo.check, *_gcn())
 
@@ -63,6 +67,7 @@ def sweep_table1() -> Callable[[], object]:
 
 CALLS: dict[str, Callable[[], Callable[[], object]]] = {
     "virgo.init_": init_,
+    "virgo-forward": init_named,
     "virgo.check": check,
     "virgo train": train,
     "virgo sweep table1": sweep_table1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,26 +10,36 @@ import pytest
 from virgo.report.files import atomic_write, write_text_atomically
 
 
-def test_a_text_is_written_into_a_folder_that_is_made(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "note.txt"
-    write_text_atomically(path, "grün")
-    write_text_atomically(path, "blau")
-    assert path.read_text(encoding="utf-8") == "blau"
-    assert list(path.parent.iterdir()) == [path]
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_file_is_replaced_as_a_whole(durable: bool, tmp_path: Path) -> None:
+    target = tmp_path / "new folder" / "note.json"
+    for text in ("old", "new é"):
+        write_text_atomically(target, text, durable=durable)
+        assert target.read_text(encoding="utf-8") == text
+    assert [file.name for file in target.parent.iterdir()] == ["note.json"]
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "note.txt"
-    write_text_atomically(path, "old")
+def test_an_error_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "note.npy"
+    write_text_atomically(target, "old")
 
-    def fail() -> None:
+    def half(path: Path) -> None:
         with atomic_write(path) as temporary:
-            temporary.write_text("half")
-            assert temporary.parent == tmp_path
-            assert path.read_text() == "old"
-            raise KeyError
+            assert temporary.suffix == ".npy"
+            temporary.write_text("half of it")
+            assert target.read_text() == "old"
+            raise RuntimeError
 
-    with pytest.raises(KeyError):
-        fail()
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(RuntimeError):
+        half(target)
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_text_atomically(target, "new")
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]

@@ -15,13 +15,13 @@ from virgo.cli.progress import errors, reporting
 from virgo.graph.disk import build, verify
 from virgo.graph.disk.describing import Degrees, Description, describe
 from virgo.graph.disk.format import Header
-from virgo.graph.disk.options import Options
+from virgo.graph.disk.options import BuildOptions
 
 
 def building(args: argparse.Namespace) -> int:
     """Build a graph, and print its counts."""
     begun = time.perf_counter()
-    options = {option.name: getattr(args, option.name) for option in fields(Options)}
+    options = {option.name: getattr(args, option.name) for option in fields(BuildOptions)}
     with _watched("building") as progress:
         header = build(args.edges, args.out, progress=progress, **options)
     seconds = time.perf_counter() - begun

@@ -218,7 +218,16 @@ def measure_draws(
 ) -> Measurement:
     """One pass per draw, averaged; the model comes out as it went in.
 
-    With ``training`` norms use the statistics of the batch, as they will when the network trains.
+    Args:
+        traced: the model on its data, watched.
+        draws: a plan and a seed each; without a plan the weights that are there.
+        loss: what to run backward from; inferred by default.
+        backward: whether to run backward at all.
+        progress: called with (draws done, draws in all).
+        training: whether norms use the statistics of the batch, as when the network trains.
+
+    Returns:
+        The mean over draws.
     """
     model, calls = traced.model, traced.trace.calls
     _check_memory(traced.inputs, calls)

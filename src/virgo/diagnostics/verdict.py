@@ -56,6 +56,13 @@ def judge(measured: Measurement, limits: Thresholds) -> list[Finding]:
 
     Nodes that have collapsed to one direction send back gradients of one direction: a gradient
     that weakens on the way is said with the collapse, and a collapse with what vanishes.
+
+    Args:
+        measured: one pass, or the mean of several.
+        limits: when to worry.
+
+    Returns:
+        The findings; none for a network that is well.
     """
     layers, hidden = measured.layers, measured.hidden
     findings = [*_overflow(layers), *_first_hop(layers, limits)]

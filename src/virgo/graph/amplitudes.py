@@ -112,7 +112,7 @@ def hops(
 
 
 @dataclass(frozen=True)
-class _Signal:
+class _Amplitude:
     """A vector on its way.
 
     Attributes:
@@ -156,7 +156,7 @@ class _Walk:
         #: How many steps have yet to read the output of each; ``_START`` is the start's.
         self._readers = Counter(j for group in self._sources for j in group)
         self._readers[_START] = sum(self._starts)
-        first = _Signal(self.start, squared_norm(self.start), 0.0, self.consume)
+        first = _Amplitude(self.start, squared_norm(self.start), 0.0, self.consume)
         self.start = None
         self._held = {_START: first}
         self._workspace, self._rng = Workspace(), np.random.default_rng(0)
@@ -174,7 +174,7 @@ class _Walk:
             vector = signal.vector if signal.owned else self._workspace.private(signal.vector)
             self._held[i] = replace(signal, vector=vector, owned=True)
 
-    def _arriving(self, i: int) -> _Signal:
+    def _arriving(self, i: int) -> _Amplitude:
         """The sum of all that step ``i`` receives, each part as strong as the others."""
         signals = [self._read(j) for j in self._sources[i]]
         if self._starts[i]:
@@ -184,15 +184,17 @@ class _Walk:
         share = 1 / math.sqrt(len(signals))
         log_norm = sum(signal.log_norm for signal in signals) / len(signals)
         parts = [scaled(signal.vector, share / math.sqrt(signal.squares)) for signal in signals]
-        return _Signal(*self._joined(parts), log_norm, owned=True)
+        return _Amplitude(*self._joined(parts), log_norm, owned=True)
 
-    def _read(self, j: int) -> _Signal:
+    def _read(self, j: int) -> _Amplitude:
         self._readers[j] -= 1
         if self._readers[j]:
             return replace(self._held[j], owned=False)
         return self._held.pop(j)  # one vector per hop is all that is ever held
 
-    def _through(self, signal: _Signal, operators: Sequence[Operator], i: int, s: int) -> _Signal:
+    def _through(
+        self, signal: _Amplitude, operators: Sequence[Operator], i: int, s: int
+    ) -> _Amplitude:
         """One stage: independent terms, whose squares add."""
         if self.direction == "backward":
             operators = [operator.T for operator in operators]
@@ -219,7 +221,7 @@ class _Walk:
         vector, after = (parts[0], after) if len(parts) == 1 else self._joined(parts)
         if not 1e-100 < after < 1e100:  # back to unit norm before its squares overflow or vanish
             vector, after, owned = scaled(vector, 1 / math.sqrt(after)), 1.0, True
-        return _Signal(vector, after, log_norm, owned)
+        return _Amplitude(vector, after, log_norm, owned)
 
     def _joined(self, parts: Sequence[AnyVector]) -> tuple[AnyVector, float]:
         """Independent parts: squares add. Columns keep their signs, and random ones keep parts

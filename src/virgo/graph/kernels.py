@@ -51,7 +51,7 @@ def hop(
     begin: int,
     end: int,
 ) -> None:
-    """``out[i] = left_i (sum of x[j] over row i + loop_i x[i])``; four bytes an edge.
+    """``out[i] = left_i (sum of x[j] over row i + loop_i x[i])``; four bytes per edge.
 
     Indices are unsigned: numba would look whether a signed one counts from the end.
     """

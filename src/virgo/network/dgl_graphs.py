@@ -129,6 +129,9 @@ def mirror(graph: Any, labels: Tensor | None = None) -> DGLData:
 
     Returns:
         The mirror, which shares the graph's tensors.
+
+    Raises:
+        GraphError: the graph has several kinds of nodes or edges.
     """
     edges = edges_of(graph)
     if edges is None:

@@ -37,7 +37,7 @@ class GraphInputs(Inputs):
 
     Attributes:
         home: the graph whose operators count.
-        mean_features: one number a node, as given; None for ones.
+        mean_features: one number per node, as given; None for ones.
         features: the feature matrix or the path of it, for what only that can tell.
     """
 
@@ -61,7 +61,7 @@ class GraphInputs(Inputs):
             features = load_array(features, "features")
         if features is not None and (features.ndim != 2 or len(features) != graph.num_nodes):
             raise GraphError(
-                f"features: expected a matrix of {graph.num_nodes:,} rows, one a node, got shape "
+                f"features: expected a matrix of {graph.num_nodes:,} rows, one per node, got shape "
                 f"{list(features.shape)}. Pass one number per node as mean_features."
             )
         if isinstance(graph, Graph) and mean_features is not None:
@@ -134,6 +134,12 @@ def _width(model: nn.Module, features: Any, weighted: bool, forward: Forward | N
     """Of the features that the model takes.
 
     Modules are declared in any order, so of several widths it is the first that runs.
+
+    Returns:
+        The number of features.
+
+    Raises:
+        LayerError: no layer says, or the given features have another width.
     """
     declared = [width for module in model.modules() if (width := _width_of(module)) is not None]
     widths = [width for width in dict.fromkeys(declared) if width > 0]

@@ -108,6 +108,9 @@ class Inputs:
 
         Returns:
             Notes for the plan.
+
+        Raises:
+            GraphError: the features are wrong for every method.
         """
         if self.is_hetero:
             return []
@@ -228,6 +231,12 @@ class Inputs:
         """The same data on the model's device, its floating tensors in the model's precision.
 
         Integer features become floating ones unless the model looks them up in an embedding.
+
+        Args:
+            model: the model that will run on it.
+
+        Returns:
+            New inputs; these stay as they are.
         """
         like = next((p for p in model.parameters() if p.is_floating_point()), None)
         if like is None:
@@ -275,6 +284,16 @@ def node_signal(inputs: Inputs, kind: str) -> Vector:
     """One float64 per node: the mean of its features (the paper) or their root mean square.
 
     Rows are reduced a chunk at a time, so no second copy of the feature matrix is made.
+
+    Args:
+        inputs: the graph; without features every node has a one.
+        kind: ``"mean"`` or ``"rms"``.
+
+    Returns:
+        The signal, of length ``num_nodes``.
+
+    Raises:
+        GraphError: a feature is NaN or infinite; names the first node.
     """
     x = inputs.x
     if x is None:

@@ -26,6 +26,9 @@ _CACHES = ("_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h")
 def unwrap(model: nn.Module) -> nn.Module:
     """The module inside ``torch.compile`` and ``DataParallel`` wrappers.
 
+    Returns:
+        The innermost module; ``model`` itself if nothing wraps it.
+
     Raises:
         LayerError: if this is no module, or one whose parameters hold no numbers to work with.
     """
@@ -34,12 +37,13 @@ def unwrap(model: nn.Module) -> nn.Module:
             f"model: expected a torch.nn.Module, got {model!r}. Pass the model itself, built."
         )
     for name, parameter in model.named_parameters():
-        if parameter.is_meta and not is_lazy(parameter):
+        lazy: bool = is_lazy(parameter)  # has no shape, device or mode to ask for
+        if parameter.is_meta and not lazy:
             raise LayerError(
                 f"{name}: expected numbers, got a parameter on the meta device. Give the model "
                 f"memory first: model.to_empty(device='cpu'), then model.reset_parameters()."
             )
-        if not is_lazy(parameter) and parameter.is_inference():
+        if not lazy and parameter.is_inference():
             raise LayerError(
                 f"{name}: expected a parameter that can be trained, got one made under "
                 f"torch.inference_mode. Build the model outside of it."
@@ -136,6 +140,13 @@ def layers_of(model: nn.Module) -> dict[str, nn.Module]:
 def owner(path: str, layers: Container[str]) -> str | None:
     """The layer of ``layers`` that a module or parameter path lies in, if any.
 
+    Args:
+        path: dotted, as in ``model.named_modules()``.
+        layers: the paths of the layers.
+
+    Returns:
+        The path of the outermost such layer, or None.
+
     >>> owner("convs.0.lin.weight", {"convs.0", "convs.1"})
     'convs.0'
     """
@@ -203,6 +214,12 @@ def received(arguments: dict[str, Any]) -> list[Tensor]:
     """The node features a layer was called with: its first argument, whatever its name.
 
     DGL's layers take the graph before them.
+
+    Args:
+        arguments: of the call, by name.
+
+    Returns:
+        Its floating tensors.
     """
     return float_tensors(next((a for a in arguments.values() if not is_dgl_graph(a)), None))
 

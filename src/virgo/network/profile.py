@@ -98,6 +98,12 @@ class Profile:
 def extent(values: list[float]) -> float:
     """The largest over the smallest; infinite where one is zero or not finite.
 
+    Args:
+        values: none of them negative.
+
+    Returns:
+        The quotient; 1 for no values.
+
     >>> extent([1.0, 4.0, 2.0]), extent([1.0, 0.0])
     (4.0, inf)
     """
@@ -340,6 +346,12 @@ def effective_rank(matrix: Tensor) -> float:
 
     1 where all rows point in one direction, the number of columns where they fill the space.
     Of many rows a fixed sample is looked at.
+
+    Args:
+        matrix: one row per node.
+
+    Returns:
+        The effective rank; NaN for a matrix that is zero or not finite.
 
     >>> round(effective_rank(torch.eye(4)), 6), round(effective_rank(torch.ones(5, 4)), 6)
     (4.0, 1.0)

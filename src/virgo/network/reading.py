@@ -19,6 +19,14 @@ def read(data: Any, *, max_graphs: int | None = None, seed: int = 0) -> Inputs:
     """Accept what people have: ``Data``, a dataset or list of graphs, a tuple, a sparse matrix.
 
     DGL's graphs are taken wherever PyG's are. Of a loader the first batch is taken.
+
+    Args:
+        data: one graph, several, or a loader of them.
+        max_graphs: of a dataset, how many to draw at most.
+        seed: of that draw.
+
+    Returns:
+        Checked inputs; several graphs are merged into one.
     """
     sampled = None
     if isinstance(data, torch.utils.data.DataLoader):
@@ -111,67 +119,77 @@ def _merge(graphs: Any, max_graphs: int | None, seed: int) -> tuple[Data, dict[s
 
 
 def _check_edges(inputs: Inputs) -> None:
-    data, adjacency = inputs.data, inputs.adjacency
-    if adjacency is not None:
-        if adjacency.dim() != 2 or adjacency.size(0) != adjacency.size(1):
-            raise GraphError(
-                f"adj_t: expected a square matrix, got {tuple(adjacency.shape)}. "
-                f"Bipartite graphs need estimate='measured' on a HeteroData."
-            )
-        if adjacency._nnz() == 0:
-            raise GraphError("adj_t: expected at least one edge, got none. Check the graph.")
-        if not bool(torch.isfinite(inputs.edges()[1]).all()):  # type: ignore[arg-type]
-            raise GraphError("adj_t: expected finite values, got NaN or infinity. Clean them.")
+    if inputs.adjacency is not None:
+        _check_adjacency(inputs, inputs.adjacency)
+    elif inputs.data.get("edge_index") is not None:
+        _check_edge_index(inputs.data.edge_index, inputs.num_nodes)
     else:
-        edge_index = data.get("edge_index")
-        if edge_index is None:
-            return  # a point cloud, or a dense adjacency; Inputs.edges refuses where edges count
-        if not isinstance(edge_index, Tensor):
-            raise GraphError(
-                f"data.edge_index: expected a tensor of shape [2, num_edges], "
-                f"got {type(edge_index).__name__}. Set data.edge_index or data.adj_t."
-            )
-        if edge_index.dim() != 2 or edge_index.size(0) != 2:
-            raise GraphError(
-                f"data.edge_index: expected shape [2, num_edges], "
-                f"got {list(edge_index.shape)}. Transpose it if edges are its rows."
-            )
-        if edge_index.dtype not in (torch.int64, torch.int32):
-            raise GraphError(
-                f"data.edge_index: expected integers (int64 or int32), got {edge_index.dtype}. "
-                f"Use edge_index.long()."
-            )
-        if edge_index.size(1) == 0 and inputs.num_nodes > 0:
-            raise GraphError(
-                "data.edge_index: expected at least one edge, got none. Without edges there is "
-                "nothing for Virgo to add to Kaiming; use method='kaiming-forward' on a graph "
-                "with edges or torch.nn.init."
-            )
-        num_nodes = inputs.num_nodes
-        low, high = (int(v) for v in torch.aminmax(edge_index)) if num_nodes else (0, -1)
-        if low < 0 or high >= num_nodes:
-            raise GraphError(
-                f"data.edge_index: expected node ids in 0..{num_nodes - 1}, got {low}..{high}. "
-                f"Relabel the nodes or set data.num_nodes."
-            )
+        return  # a point cloud, or a dense adjacency; Inputs.edges refuses where edges count
     num_nodes = inputs.num_nodes
     if num_nodes == 0:
         raise GraphError("data: expected at least one node, got none. Check the graph.")
     x = inputs.x
     if x is not None and x.size(0) != num_nodes:
         raise GraphError(
-            f"data.x: expected {num_nodes} rows, one a node, got {x.size(0)}. "
+            f"data.x: expected {num_nodes} rows, one per node, got {x.size(0)}. "
             f"Check data.x against data.num_nodes."
         )
-    weight = data.get("edge_weight")
-    if isinstance(weight, Tensor):
-        edges = inputs.edges()[0].size(1)
-        if weight.numel() != edges:
-            raise GraphError(
-                f"data.edge_weight: expected {edges} weights, one an edge, got {weight.numel()}. "
-                f"Check it against data.edge_index."
-            )
-        if not bool(torch.isfinite(weight).all()):
-            raise GraphError(
-                "data.edge_weight: expected finite weights, got NaN or infinity. Clean them."
-            )
+    _check_edge_weight(inputs)
+
+
+def _check_adjacency(inputs: Inputs, adjacency: Tensor) -> None:
+    if adjacency.dim() != 2 or adjacency.size(0) != adjacency.size(1):
+        raise GraphError(
+            f"adj_t: expected a square matrix, got {tuple(adjacency.shape)}. "
+            f"Bipartite graphs need estimate='measured' on a HeteroData."
+        )
+    if adjacency._nnz() == 0:
+        raise GraphError("adj_t: expected at least one edge, got none. Check the graph.")
+    if not bool(torch.isfinite(inputs.edges()[1]).all()):  # type: ignore[arg-type]
+        raise GraphError("adj_t: expected finite values, got NaN or infinity. Clean them.")
+
+
+def _check_edge_index(edge_index: object, num_nodes: int) -> None:
+    if not isinstance(edge_index, Tensor):
+        raise GraphError(
+            f"data.edge_index: expected a tensor of shape [2, num_edges], "
+            f"got {type(edge_index).__name__}. Set data.edge_index or data.adj_t."
+        )
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+        raise GraphError(
+            f"data.edge_index: expected shape [2, num_edges], "
+            f"got {list(edge_index.shape)}. Transpose it if edges are its rows."
+        )
+    if edge_index.dtype not in (torch.int64, torch.int32):
+        raise GraphError(
+            f"data.edge_index: expected integers (int64 or int32), got {edge_index.dtype}. "
+            f"Use edge_index.long()."
+        )
+    if edge_index.size(1) == 0 and num_nodes > 0:
+        raise GraphError(
+            "data.edge_index: expected at least one edge, got none. Without edges there is "
+            "nothing for Virgo to add to Kaiming; use method='kaiming-forward' on a graph "
+            "with edges or torch.nn.init."
+        )
+    low, high = (int(v) for v in torch.aminmax(edge_index)) if num_nodes else (0, -1)
+    if low < 0 or high >= num_nodes:
+        raise GraphError(
+            f"data.edge_index: expected node ids in 0..{num_nodes - 1}, got {low}..{high}. "
+            f"Relabel the nodes or set data.num_nodes."
+        )
+
+
+def _check_edge_weight(inputs: Inputs) -> None:
+    weight = inputs.data.get("edge_weight")
+    if not isinstance(weight, Tensor):
+        return
+    edges = inputs.edges()[0].size(1)
+    if weight.numel() != edges:
+        raise GraphError(
+            f"data.edge_weight: expected {edges} weights, one per edge, got {weight.numel()}. "
+            f"Check it against data.edge_index."
+        )
+    if not bool(torch.isfinite(weight).all()):
+        raise GraphError(
+            "data.edge_weight: expected finite weights, got NaN or infinity. Clean them."
+        )

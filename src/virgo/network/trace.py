@@ -91,7 +91,18 @@ def watch(model: nn.Module, inputs: Inputs, forward: Forward | None = None) -> T
 
     A model that only runs on its own whole graph (it adds one learned row per node, say) is run
     on that instead.
-    """
+
+    Args:
+        model: left as it was.
+        inputs: the data.
+        forward: how to call the model, where it is not ``model(x, edge_index, ...)``.
+
+    Returns:
+        The layers in the order of their calls, and what each read from.
+
+    Raises:
+        LayerError: the model does not run, or runs none of its layers.
+    """  # noqa: DOC501  (a VirgoError is passed on)
     try:
         return _watch(model, inputs.few_nodes(), forward)
     except VirgoError:

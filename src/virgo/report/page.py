@@ -132,6 +132,12 @@ def _text(value: object) -> str:
 def _embedded(value: object) -> str:
     """JSON that is safe inside ``<script>``: ASCII only (so U+2028 and U+2029 too), no markup.
 
+    Args:
+        value: what JSON can hold, without NaN.
+
+    Returns:
+        The text of the JSON.
+
     >>> _embedded("</script>&")
     '"\\\\u003c/script\\\\u003e\\\\u0026"'
     """
@@ -168,6 +174,12 @@ def _number(value: float | None) -> float | str | None:
 
 def _cell(value: object) -> str:
     """A table's cell as text, numbers to four digits.
+
+    Args:
+        value: a number, text or None.
+
+    Returns:
+        The text; a dash for None and NaN.
 
     >>> [_cell(x) for x in (12, 0.5, 1 / 3e5, float("inf"), float("nan"), None, "cora")]
     ['12', '0.5000', '3.333e-06', '∞', '–', '–', 'cora']
@@ -237,7 +249,15 @@ def _pairs(title: str, values: Mapping[str, object]) -> str:
 
 
 def _flat(values: Mapping[str, object], prefix: str = "") -> Iterable[tuple[str, str]]:
-    """
+    """Nested settings as flat pairs, in order.
+
+    Args:
+        values: names and values; a value may be such a mapping itself.
+        prefix: of every name.
+
+    Yields:
+        ``("outer.inner", text of the value)``.
+
     >>> list(_flat({"model": {"kind": "GCN", "hidden": [64, 64]}, "seed": None}))
     [('model.kind', 'GCN'), ('model.hidden', '[64, 64]'), ('seed', 'null')]
     """

@@ -6,7 +6,6 @@ equal bit for bit, weights too, as equal edges are added in the order of the inp
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gzip
 import json
@@ -16,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit import commands
 from kit import edges as kit
 from kit.edges import Edges, random_edges, reference
 from torch_geometric.data import Data
@@ -811,12 +812,7 @@ def test_describe(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the command line ----------------------------------------------------------------------------
 
 
-def run(*argv: object) -> int:
-    top = argparse.ArgumentParser()
-    graphs.add_to(top.add_subparsers(required=True))
-    args = top.parse_args(["graph", *map(str, argv)])
-    code: int = args.run(args)
-    return code
+run = partial(commands.run, graphs, "graph")
 
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -379,7 +379,7 @@ def test_an_interrupted_hop_leaves_nothing(
 
     before = sorted(tmp_path.iterdir())
     with monkeypatch.context() as patch:
-        patch.setattr("virgo.graph.sql.checkpoints.os.replace", full)
+        patch.setattr("virgo.report.files.os.replace", full)
         with pytest.raises(DataError, match=r"mean: .*No space left.*same checkpoint="):
             inside.mean()(inside.ones())
     assert sorted(tmp_path.iterdir()) == before

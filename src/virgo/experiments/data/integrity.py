@@ -62,7 +62,7 @@ def check_raw_files(source: DataSource, folder: Path) -> None:
 
     Raises:
         DataError: a file is damaged; names it.
-    """
+    """  # noqa: DOC501  (`damaged` makes a DataError)
     if source.entry.kind == "ogb":
         _check_ogb(source, folder)
         return

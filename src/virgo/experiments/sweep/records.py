@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from virgo.errors import DataError
+from virgo.report.files import write_text_atomically
 
 #: Hyper-parameters by name, and the result of one seed by field.
 Config = Mapping[str, Any]
@@ -134,19 +133,8 @@ def read(path: str | Path) -> list[Record]:
 def write(path: str | Path, records: Iterable[Record]) -> Path:
     """Write sorted records atomically."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [record.to_json() for record in sorted(records, key=_order)]
-    descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.writelines(line + "\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(aside, 0o644)  # mkstemp makes it readable for the owner only
-        os.replace(aside, path)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
+    lines = [record.to_json() + "\n" for record in sorted(records, key=_order)]
+    write_text_atomically(path, "".join(lines), durable=True)
     return path
 
 

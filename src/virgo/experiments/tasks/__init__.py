@@ -67,7 +67,7 @@ def run(dataset: Dataset, model: str, init: str, config: Config, seed: int) -> O
 
     Raises:
         RuntimeError: any other failure.
-    """
+    """  # noqa: DOC501  (a MemoryError is always an outcome)
     began = time.perf_counter()
     try:
         training = Training(task_of(dataset), model, init, Settings.of(config), seed)

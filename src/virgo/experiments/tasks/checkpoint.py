@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,20 +22,11 @@ from virgo.errors import DataError, OptionError
 from virgo.experiments.models import from_recipe
 from virgo.experiments.tasks.settings import Settings
 from virgo.experiments.tasks.training import Epoch, Task, Training
+from virgo.report.files import atomic_write
 from virgo.report.saving import versions
 
 FORMAT = 1
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-
-
-@contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path to write to, renamed to ``path`` when the block ends without an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".virgo-", dir=path.parent) as folder:
-        temporary = Path(folder) / path.name
-        yield temporary
-        os.replace(temporary, path)
 
 
 def save(training: Training, path: str | Path, curve: Sequence[Epoch] = ()) -> Path:
@@ -82,7 +70,7 @@ def save(training: Training, path: str | Path, curve: Sequence[Epoch] = ()) -> P
     }
     plain = {name: value.detach().contiguous() for name, value in tensors.items()}
     try:
-        with atomic_path(path) as temporary:
+        with atomic_write(path) as temporary:
             library.torch.save_file(plain, temporary, metadata={"virgo": json.dumps(header)})
     except OSError as error:
         raise DataError(

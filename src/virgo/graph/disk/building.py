@@ -19,7 +19,7 @@ from virgo.graph.disk.chunks import Chunk
 from virgo.graph.disk.files import Output
 from virgo.graph.disk.format import FORMAT, NARROW_NODES, Header, StoredArray
 from virgo.graph.disk.journal import BuildState, Work, key_of, locked
-from virgo.graph.disk.options import MOST_NODES, Options, memory_of
+from virgo.graph.disk.options import MOST_NODES, BuildOptions, memory_of
 from virgo.graph.disk.passes import Context, Progress, num_threads, read_edges
 from virgo.graph.disk.places import (
     check_space,
@@ -71,7 +71,7 @@ def build(
         OptionError: an option does not make sense.
         VirgoError: as the family of all these.
     """
-    asked = Options(**options)
+    asked = BuildOptions(**options)
     final = Path(out)
     if final.is_symlink():  # it is the folder behind it that is replaced
         final = final.resolve()

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from virgo.errors import GraphError
-from virgo.files import write_atomic
 from virgo.graph.disk.format import working_folder
+from virgo.report.files import write_text_atomically
 
 JOURNAL = "journal.json"
 #: Seconds between two entries; writing one makes the disk catch up.
@@ -138,7 +138,7 @@ class Work:
             for file in files:
                 os.close(file)
         text = json.dumps({"key": self._key, "scratch": str(self.scratch), "state": asdict(state)})
-        write_atomic(self.folder / JOURNAL, text, durable=True)
+        write_text_atomically(self.folder / JOURNAL, text, durable=True)
         if then is not None:
             then()
 

@@ -40,7 +40,7 @@ def memory_of(text: str | int) -> int:
 
 
 @dataclass(frozen=True)
-class Options:
+class BuildOptions:
     """All options of a build; see :func:`virgo.graph.disk.build`."""
 
     symmetric: bool = False

@@ -11,7 +11,7 @@ import numpy as np
 from virgo.errors import DataError, OptionError
 from virgo.graph.disk.arrays import PAIRS
 from virgo.graph.disk.chunks import Chunk, Position, damaged, numbered
-from virgo.graph.disk.options import Options
+from virgo.graph.disk.options import BuildOptions
 
 #: pyarrow has no types that strict mode accepts.
 Arrow = Any
@@ -37,7 +37,7 @@ def arrow(module: str) -> Arrow:
         ) from error
 
 
-def chosen_columns(names: Sequence[str], options: Options, where: Path) -> list[int]:
+def chosen_columns(names: Sequence[str], options: BuildOptions, where: Path) -> list[int]:
     """The positions of the columns of sources, targets and, if named, weights.
 
     A column is named by its name or, where no column has that name, by its number from 0 on.
@@ -77,7 +77,7 @@ def _position(column: str, names: Sequence[str], where: Path) -> int:
 class ParquetFile:
     """One Parquet file; a position is its row group and the rows already read of that."""
 
-    def __init__(self, path: Path, options: Options) -> None:
+    def __init__(self, path: Path, options: BuildOptions) -> None:
         self.path = path
         opened = self._open()
         schema = opened.schema_arrow

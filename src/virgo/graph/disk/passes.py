@@ -13,7 +13,7 @@ from virgo.errors import DataError
 from virgo.graph.disk.chunks import Chunk, Ids
 from virgo.graph.disk.journal import BuildState, Work
 from virgo.graph.disk.labels import Labels
-from virgo.graph.disk.options import MOST_NODES, Options, memory_of
+from virgo.graph.disk.options import MOST_NODES, BuildOptions, memory_of
 from virgo.graph.disk.sources import EdgeSource
 from virgo.graph.disk.spills import CELLS, RUN, Spill, SpillRecord, shift_for
 from virgo.graph.threads import cores
@@ -30,7 +30,7 @@ class Context:
     """One build: what is asked, what is read, where it happens, who watches."""
 
     source: EdgeSource
-    options: Options
+    options: BuildOptions
     work: Work
     progress: Progress
     threads: int

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from virgo.errors import DataError, GraphError
-from virgo.files import sync_folder, write_atomic
 from virgo.graph.disk.format import HEADER, Header
 from virgo.graph.disk.journal import JOURNAL
-from virgo.graph.disk.options import Options
+from virgo.graph.disk.options import BuildOptions
 from virgo.graph.disk.sources import EdgeSource, suffix_of
+from virgo.report.files import sync_folder, write_text_atomically
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Bytes a line of text takes at most, roughly, so that the estimate is of the least space.
@@ -43,7 +43,7 @@ def check_target(out: Path, force: bool) -> None:
         )
 
 
-def scratch_folder(out: Path, folder: Path, options: Options) -> Path:
+def scratch_folder(out: Path, folder: Path, options: BuildOptions) -> Path:
     """Where spills go: inside the working folder, or in ``tmp``, named after ``out``."""
     if options.tmp is None:
         return folder.absolute() / "spills"
@@ -63,7 +63,7 @@ def least_edges(source: EdgeSource) -> int:
     )
 
 
-def check_space(source: EdgeSource, options: Options, folder: Path, scratch: Path) -> None:
+def check_space(source: EdgeSource, options: BuildOptions, folder: Path, scratch: Path) -> None:
     """Say before a long build that the disk will not do.
 
     Raises:
@@ -116,7 +116,7 @@ def publish(header: Header, folder: Path, scratch: Path, out: Path, force: bool)
     shutil.rmtree(scratch, ignore_errors=True)
     for unfinished in folder.glob(f".*.{JOURNAL}"):  # of a build that was killed
         unfinished.unlink()
-    write_atomic(folder / HEADER, header.to_json(), durable=True)
+    write_text_atomically(folder / HEADER, header.to_json(), durable=True)
     replaced = folder.with_name(f".{out.absolute().name}.replaced")
     shutil.rmtree(replaced, ignore_errors=True)
     check_target(out, force)  # once more: a long build leaves time for others

@@ -14,7 +14,7 @@ import numpy as np
 from virgo.errors import DataError
 from virgo.graph.disk.arrays import EdgeArrayFile, TorchFile, npz_file
 from virgo.graph.disk.chunks import Chunk, Position, Reader, damaged, finite
-from virgo.graph.disk.options import Options
+from virgo.graph.disk.options import BuildOptions
 from virgo.graph.disk.parquet import ParquetFile
 from virgo.graph.disk.text import TextFile
 
@@ -75,7 +75,7 @@ class EdgeSource:
             before, inside = before + reader.path.stat().st_size, None
 
 
-def open_source(where: str | Path, options: Options) -> EdgeSource:
+def open_source(where: str | Path, options: BuildOptions) -> EdgeSource:
     """Find the files of an edge list and look into each.
 
     Args:
@@ -137,7 +137,7 @@ def _files(where: str) -> list[Path]:
     return sorted(files)
 
 
-def _reader(path: Path, options: Options) -> Reader:
+def _reader(path: Path, options: BuildOptions) -> Reader:
     kind = suffix_of(path)
     try:
         if kind in (".parquet", ".pq"):
@@ -157,7 +157,7 @@ def _reader(path: Path, options: Options) -> Reader:
     raise DataError(f"{path}: expected edges as {_KNOWN}, got a file of another kind.")
 
 
-def _ogb(name: str, raw: Path, options: Options) -> EdgeSource:
+def _ogb(name: str, raw: Path, options: BuildOptions) -> EdgeSource:
     """A dataset's raw folder: one graph, as text or as OGB's binary form has it."""
     packed = raw / "data.npz"
     if packed.is_file():

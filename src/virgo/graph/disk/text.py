@@ -20,7 +20,7 @@ import numpy as np
 
 from virgo.errors import DataError
 from virgo.graph.disk.chunks import Chunk, Position, damaged
-from virgo.graph.disk.options import Options
+from virgo.graph.disk.options import BuildOptions
 from virgo.graph.disk.parquet import Arrow, arrow, chosen_columns
 
 Stream = gzip.GzipFile | BinaryIO
@@ -61,7 +61,7 @@ def is_whole(text: str) -> bool:
     return re.fullmatch(r"[+-]?\d{1,19}", text) is not None and -(2**63) <= int(text) < 2**63
 
 
-def sniff(path: Path, head: bytes, options: Options) -> Layout:
+def sniff(path: Path, head: bytes, options: BuildOptions) -> Layout:
     """Delimiter, header, columns and type of ids, from a file's first lines.
 
     The first line is a header if the user chose columns by name, or if its ids are no integers
@@ -102,7 +102,7 @@ def sniff(path: Path, head: bytes, options: Options) -> Layout:
     return Layout(delimiter, len(fields), chosen, has_strings, begins, number)
 
 
-def _is_header(first: list[str], second: list[str] | None, options: Options) -> bool:
+def _is_header(first: list[str], second: list[str] | None, options: BuildOptions) -> bool:
     if options.header != "auto":
         return options.header == "yes"
     named = {options.source_column, options.target_column, options.weight_column}
@@ -120,7 +120,7 @@ class TextFile:
 
     num_edges: int | None = None
 
-    def __init__(self, path: Path, options: Options) -> None:
+    def __init__(self, path: Path, options: BuildOptions) -> None:
         self.path = path
         with open(path, "rb") as file:
             self._is_packed = file.read(2) == b"\x1f\x8b"

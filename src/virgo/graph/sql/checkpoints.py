@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from virgo.errors import DataError, OptionError
-from virgo.files import atomic_path, write_atomic
 from virgo.graph.sql.connections import (
     Connection,
     Table,
@@ -31,6 +30,7 @@ from virgo.graph.sql.connections import (
     one_row,
     session_of,
 )
+from virgo.report.files import atomic_write, write_text_atomically
 
 FORMAT = 1
 #: Sums in another order differ by rounding; a damaged file differs by more.
@@ -168,13 +168,13 @@ class ParquetFolder(LastingResults):
             ) from error
 
     def _store(self, key: str, table: Table) -> tuple[Table, Forget | None]:
-        with atomic_path(self.folder / f"{key}.parquet") as aside:
-            quoted = str(aside).replace("'", "''")
+        with atomic_write(self.folder / f"{key}.parquet") as temporary:
+            quoted = str(temporary).replace("'", "''")
             self.con.raw_sql(f"COPY ({self.con.compile(table)}) TO '{quoted}' (FORMAT parquet)")
         return self._open(key), None
 
     def _seal(self, kept: Kept, note: str) -> None:
-        write_atomic(self.folder / f"{kept.key}.json", _manifest(kept, note))
+        write_text_atomically(self.folder / f"{kept.key}.json", _manifest(kept, note))
 
     def _manifest(self, key: str) -> str:
         return (self.folder / f"{key}.json").read_text()

@@ -33,7 +33,7 @@ MAX_BATCHES = 1000
 CLIPPED = {"ogbl-ddi": 1.0, "ogbl-collab": 1.0, "ogbl-ppa": 1.0}
 
 
-class Step(NamedTuple):
+class LinkStep(NamedTuple):
     """One step's embeddings, and the pairs of their rows with and without a link (``[2, n]``)."""
 
     h: Tensor
@@ -56,7 +56,7 @@ class LinkBatches(ABC):
         self.max_grad_norm = clipped if settings.max_grad_norm is None else settings.max_grad_norm
 
     @abstractmethod
-    def steps(self, model: LinkModel, rng: np.random.Generator, epoch: int) -> Iterator[Step]:
+    def steps(self, model: LinkModel, rng: np.random.Generator, epoch: int) -> Iterator[LinkStep]:
         """The steps of an epoch."""
 
     @abstractmethod
@@ -99,14 +99,14 @@ class LinkBatches(ABC):
 class WholeGraphLinks(LinkBatches):
     """Batches of training edges; every node's embedding is computed anew for each."""
 
-    def steps(self, model: LinkModel, rng: np.random.Generator, epoch: int) -> Iterator[Step]:
+    def steps(self, model: LinkModel, rng: np.random.Generator, epoch: int) -> Iterator[LinkStep]:
         """One for each batch of training edges."""
         encoding, edges = self.task.encoding(model), self.task.positive
         order = torch.from_numpy(rng.permutation(edges.size(1)))
         for chosen in order.split(self.settings.batch_size):
             positive = edges[:, chosen]
             negative = self.task.negatives(positive, rng)
-            yield Step(encoding(model.encoder, model.learned(), rng), positive, negative)
+            yield LinkStep(encoding(model.encoder, model.learned(), rng), positive, negative)
 
     def embeddings(self, model: LinkModel) -> Tensor:
         """Every node's embedding, without dropout."""
@@ -135,7 +135,7 @@ class ClusterBatches(LayerwiseLinks):
         super().__init__(task, settings, seed)
         self.clusters = clusters
 
-    def steps(self, model: LinkModel, rng: np.random.Generator, epoch: int) -> Iterator[Step]:
+    def steps(self, model: LinkModel, rng: np.random.Generator, epoch: int) -> Iterator[LinkStep]:
         """One for each batch of clusters; a batch without edges is skipped."""
         order = torch.from_numpy(rng.permutation(self.clusters.num_parts))
         for parts in order.split(self.settings.batch_size):
@@ -145,7 +145,9 @@ class ClusterBatches(LayerwiseLinks):
             encoding = Encoding.whole(graph, model.operators, model.num_layers)
             positive = graph.edge_index
             negative = Targets(int(graph.num_nodes))(positive, rng)
-            yield Step(encoding(model.encoder, model.learned(graph.nodes), rng), positive, negative)
+            yield LinkStep(
+                encoding(model.encoder, model.learned(graph.nodes), rng), positive, negative
+            )
 
 
 class SampledLinkBatches(LayerwiseLinks):
@@ -160,7 +162,7 @@ class SampledLinkBatches(LayerwiseLinks):
         neighbours = task.sampling(operators).neighbours
         self.sampler = NeighborSampler(neighbours, settings.num_neighbors or (), seed)
 
-    def steps(self, model: LinkModel, rng: np.random.Generator, epoch: int) -> Iterator[Step]:
+    def steps(self, model: LinkModel, rng: np.random.Generator, epoch: int) -> Iterator[LinkStep]:
         """One for each batch of training edges, at most :data:`MAX_BATCHES`."""
         self.sampler.set_epoch(epoch)
         size, edges = self.settings.batch_size, self.task.positive
@@ -172,7 +174,7 @@ class SampledLinkBatches(LayerwiseLinks):
             nodes, rows = torch.unique(ends, return_inverse=True)
             h = self._encode(model, nodes, rng)
             half = positive.size(1)
-            yield Step(h, rows[:, :half].contiguous(), rows[:, half:].contiguous())
+            yield LinkStep(h, rows[:, :half].contiguous(), rows[:, half:].contiguous())
 
     def _encode(self, model: LinkModel, nodes: Tensor, rng: np.random.Generator) -> Tensor:
         from torch_geometric.sampler import NodeSamplerInput

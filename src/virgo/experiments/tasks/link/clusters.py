@@ -19,8 +19,8 @@ from torch_geometric.utils import to_undirected
 
 from virgo.errors import DataError, OptionError
 from virgo.experiments.data import user_cache
-from virgo.experiments.tasks.checkpoint import atomic_path
 from virgo.experiments.tasks.fused import members, offsets
+from virgo.report.files import atomic_write
 
 #: Raised whenever the same graph would be partitioned in another way.
 FORMAT = 1
@@ -79,7 +79,7 @@ def _read(path: Path, num_nodes: int, num_parts: int) -> NDArray[np.int32] | Non
 
 def _write(path: Path, part: NDArray[np.int32]) -> None:
     try:
-        with atomic_path(path) as temporary, temporary.open("wb") as file:
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
             np.save(file, part)
     except OSError as error:
         raise DataError(

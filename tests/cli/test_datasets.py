@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
 import pytest
-from kit import miniatures
+from kit import commands, miniatures
 
 from virgo.cli import datasets
 from virgo.data import load
@@ -20,20 +20,7 @@ from virgo.experiments.data.catalogue import CATALOGUE, ENTRIES
 from virgo.experiments.data.inventory import Checked
 from virgo.experiments.data.loaders import download
 
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("VIRGO_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "root").mkdir()
-    return tmp_path / "root"
-
-
-def run(*argv: object) -> int:
-    top = argparse.ArgumentParser()
-    datasets.add_to(top.add_subparsers(required=True))
-    args = top.parse_args(["data", *map(str, argv)])
-    code: int = args.run(args)
-    return code
+run = partial(commands.run, datasets, "data")
 
 
 def test_list_says_what_there_is(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
