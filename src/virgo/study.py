@@ -328,10 +328,10 @@ class Study:
             min(wanted, *self.features.shape),
             seed,
         )
-        kept = len(spectrum.values)
+        kept, weakest = len(spectrum.values), spectrum.values[-1] / spectrum.values[0]
         self.notes.append(
             f"spectral: {', '.join(widths)} in the {kept} strongest directions of the features "
-            f"after all layers, singular values x1 to x{spectrum.values[-1] / spectrum.values[0]:.2g}"
+            f"after all layers, the last with x{weakest:.2g} of the first's singular value"
         )
         if kept < wanted:
             self.notes.append(
@@ -469,8 +469,8 @@ class Study:
         fan_in, fan_out = self.fans(name)
         if (mirror_in and fan_in < 2) or (mirror_out and fan_out < 2):
             raise OptionError(
-                f"{name}: distribution={self.distribution!r} pairs hidden units, expected a width of at "
-                f"least 2, got {fan_in} -> {fan_out}. Widen it or use another distribution."
+                f"{name}: distribution={self.distribution!r} pairs hidden units, expected a "
+                f"width of at least 2, got {fan_in} -> {fan_out}. Widen it or use another distribution."
             )
         return mirror_in, mirror_out
 

@@ -52,7 +52,8 @@ class Features:
 
     def __init__(self, x: Any) -> None:
         self.shape = (int(x.shape[0]), int(x.shape[1]))
-        self._dense, self._sparse = x, None
+        self._dense: Any = x
+        self._sparse: Tensor | None = None
         if isinstance(x, Tensor):
             x = x.detach().cpu()
             self._dense = x
