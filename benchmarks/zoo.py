@@ -186,7 +186,7 @@ def _run_after(network: Network, seed: int, record: Record, before: Ranges) -> N
     start = time.perf_counter()
     model, data, forward, plan, broken = initialised(network, seed)
     record.init_seconds = round(max(record.init_seconds, time.perf_counter() - start), 3)
-    record.method = f"{getattr(plan, 'method', '')} {getattr(plan, 'estimate', '')}".strip()
+    record.method = plan.choice["chosen"]
     if not record.after:  # once per network
         again = weights(initialised(network, seed)[0])
         if not _same(weights(model), again):

@@ -7,7 +7,9 @@ by hand. With --check nothing is written, and a stale table is an error.
 from __future__ import annotations
 
 import json
+import math
 import re
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -459,7 +461,55 @@ def scale_engines() -> str:
     return table(header, rows) if rows else "not run"
 
 
+def _median(entries: list[dict[str, float | None]]) -> float:
+    values = [math.inf if entry["wider"] is None else entry["wider"] for entry in entries]
+    return statistics.median(values) if values else math.nan
+
+
+def zoo() -> str:
+    """Served, refused, crashed, worse and ranges by kind of network."""
+    found = results("zoo")
+    if found is None:
+        return "not run"
+    columns = {
+        "networks": "networks",
+        "served": "served",
+        "refused": "refused",
+        "crashed": "crashed",
+        "worse": "left worse",
+        "check_ran": "check ran",
+        "median_wider_before": "median range before",
+        "median_wider_after": "after",
+    }
+    kinds = {**found["kinds"], "all": found["summary"]}
+    rows = [[kind, *(str(numbers[key]) for key in columns)] for kind, numbers in kinds.items()]
+    seeds = found["seeds"]
+    words = f"\n\n{seeds} seeds each; written by `{found['command']}`."
+    return table(["kind", *columns.values()], rows) + words
+
+
+def zoo_layers() -> str:
+    """Every network of one convolution: what was chosen, and its range before and after."""
+    found = results("zoo")
+    if found is None:
+        return "not run"
+    rows = [
+        [
+            network["name"],
+            network["method"] or network["error"],
+            f"x{_median(network['before']):.3g}",
+            f"x{_median(network['after']):.3g}" if network["after"] else "",
+        ]
+        for network in found["networks"]
+        if network["kind"] == "conv"
+    ]
+    absent = "; ".join(f"{name}: {why}" for name, why in found["unavailable"].items())
+    return table(["layer", "chosen", "range before", "after"], rows) + f"\n\nNot run: {absent}."
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "zoo": zoo,
+    "zoo-layers": zoo_layers,
     "depth": depth,
     "cost": cost,
     "compare": compare,

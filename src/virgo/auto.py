@@ -20,7 +20,8 @@ from torch import nn
 
 from virgo.balance import Unit, balance, find_units, residual_branches
 from virgo.draws import PAIRED
-from virgo.errors import VirgoError
+from virgo.errors import VirgoError, VirgoWarning
+from virgo.network.graph_inputs import GraphInputs
 from virgo.network.inputs import Inputs
 from virgo.network.losses import InferredLoss
 from virgo.network.modules import is_linear
@@ -47,6 +48,7 @@ def score(seen: Profile) -> float:
     A range is the largest over the smallest mean square over all weighted parts; *dead* is the
     largest share of units that are zero for every node; *rank* is the effective rank of the last
     hidden output (all nodes alike: 1); *growth* is what residual branches add to their stream.
+    Such branches are compared with each other: that they are fainter than the rest is their growth.
 
     Args:
         seen: one pass.
@@ -54,7 +56,12 @@ def score(seen: Profile) -> float:
     Returns:
         The score; infinite where a signal is zero or overflows.
     """
-    wider = seen.wider
+    branches = set(residual_branches(seen))
+    groups = [
+        [call.signal for i, call in enumerate(seen.calls) if (i in branches) == inside]
+        for inside in (True, False)
+    ]
+    wider = max(*map(extent, groups), extent(seen.backward))
     if not math.isfinite(wider):
         return math.inf
     hidden = seen.calls[:-1]
@@ -65,18 +72,24 @@ def score(seen: Profile) -> float:
 
 
 def growth(seen: Profile) -> float:
-    """By what factor residual branches together enlarge the stream that they are added to."""
-    branches = residual_branches(seen)
+    """By what factor residual branches together enlarge the stream that they are added to.
+
+    The stream is what the calls that read it received, against what entered it.
+    """
+    branches = set(residual_branches(seen))
     entries = [
         seen.calls[p].signal
         for b in branches
         for p in seen.calls[b].parents
         if p not in branches and seen.calls[p].is_sound
     ]
+    readers = [
+        call.received
+        for call in seen.calls
+        if any(p in branches and not link.normalised for p, link in call.parents.items())
+    ]
     entry = min(entries) if entries else seen.entry
-    if not branches or not entry > 0:
-        return 1.0
-    return 1.0 + sum(seen.calls[b].signal for b in branches) / entry
+    return max(readers) / entry if readers and entry > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -113,12 +126,12 @@ def choose(model: nn.Module, inputs: Inputs, options: Options) -> Plan:
             with _applied(plan, model):
                 return profile(model, prepared, options.forward, loss)
 
-        def balanced(name: str, start: Plan, quiet: bool) -> Candidate:
+        def balanced(name: str, start: Plan, quiet: float) -> Candidate:
             """The weights that ``start`` draws, with their scales from measured passes."""
             with _applied(start, model):
                 first = profile(model, prepared, options.forward, loss)
                 factors, seen = balance(
-                    model, prepared, first, options.forward, loss, units, quiet_branches=quiet
+                    model, prepared, first, options.forward, loss, units, quiet=quiet
                 )
             return Candidate(name, seen, _scaled_by(start, factors))
 
@@ -135,7 +148,7 @@ def choose(model: nn.Module, inputs: Inputs, options: Options) -> Plan:
         measured = [
             balanced(f"{name}, scaled by measured passes", start, quiet)
             for name, start in starts.items()
-            for quiet in ((False, True) if residual_branches(own.seen) else (False,))
+            for quiet in ((0.0, 1.0, 2.0) if residual_branches(own.seen) else (0.0,))
         ]
     candidates = [own, *closed, *measured]
     best = pick(candidates)
@@ -279,7 +292,9 @@ def _explained(
     if best is own:
         left_alone = [(name, "already stable") for name, _ in left_alone]
     notes = list(plan.notes)
-    if best is own:
+    if not any(unit.weights for unit in units):
+        notes.append("nothing to do: no unit has a weight to scale")
+    elif best is own:
         notes.append("already stable: nothing to gain")
     if sample is not inputs:
         notes.append(f"tried on a connected sample of {sample.num_nodes:,} nodes")
@@ -320,15 +335,26 @@ def _plain(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def warn_if_worse(name: str, before: Profile, after: Profile) -> None:
-    """Say so, with numbers, if a named method made the measured ranges worse."""
-    from virgo.errors import VirgoWarning
+def try_profile(model: nn.Module, inputs: Inputs, options: Options) -> Profile | None:
+    """One pass of the model as it is; None where it cannot be run (a graph without features)."""
+    if isinstance(inputs, GraphInputs):
+        return None
+    loss = options.loss or InferredLoss(options.seed)
+    try:
+        with as_in_training(model):
+            sample = _sample(inputs, options.seed).prepared_for(model)
+            return profile(model, sample, options.forward, loss)
+    except VirgoError:
+        return None
 
-    if after.wider > 1.5 * before.wider:
+
+def warn_if_worse(method: str, before: Profile, after: Profile | None) -> None:
+    """Say so, with numbers, if a named method made the measured ranges worse."""
+    if after is not None and after.wider > 1.5 * before.wider:
         warnings.warn(
-            f"{name}: the measured range of signal and gradient over layers grew from "
+            f"{method}: the measured range of signal and gradient over layers grew from "
             f"x{before.wider:.3g} to x{after.wider:.3g}. virgo.init_(model, data) without a "
             f"method measures before it keeps anything.",
             VirgoWarning,
-            stacklevel=3,
+            stacklevel=4,
         )

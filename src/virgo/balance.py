@@ -123,7 +123,7 @@ def balance(
     loss: Loss,
     units: list[Unit],
     *,
-    quiet_branches: bool = False,
+    quiet: float = 0.0,
 ) -> tuple[dict[str, float], Profile]:
     """Search scales that make signal and gradient level; the weights are left as they were.
 
@@ -136,17 +136,17 @@ def balance(
         forward: how to call the model.
         loss: what to run backward from.
         units: of :func:`find_units`.
-        quiet_branches: aim at residual branches that together add as much as the stream they
-            are added to, so that it at most doubles.
+        quiet: how much fainter residual branches shall be than the rest, as a power of one over
+            their number: 1 where what they add is independent, 2 where it adds up.
 
     Returns:
         The log of each unit's factor, and the best profile: that of ``start`` if none was better.
     """
     usable = {unit.path: unit for unit in units if unit.weights}
-    best = State(dict.fromkeys(usable, 0.0), start, cost(start, quiet_branches))
+    best = State(dict.fromkeys(usable, 0.0), start, cost(start, quiet))
     step = 1.0
     for _ in range(PASSES):
-        change = solve(best.seen, usable, quiet_branches)
+        change = solve(best.seen, usable, quiet)
         if max((abs(t) for t in change.values()), default=0.0) * step < 0.05:
             break
         factors = {
@@ -155,7 +155,7 @@ def balance(
         }
         with _scaled(model, usable, factors):
             seen = profile(model, inputs, forward, loss)
-        trial = State(factors, seen, cost(seen, quiet_branches))
+        trial = State(factors, seen, cost(seen, quiet))
         surprised = _learn_strengths(usable, best, trial)
         if trial.cost < best.cost:
             best, step = trial, min(1.0, 1.5 * step)
@@ -164,10 +164,9 @@ def balance(
     return best.factors, best.seen
 
 
-def cost(seen: Profile, quiet_branches: bool) -> float:
+def cost(seen: Profile, quiet: float) -> float:
     """The log of the wider range, after residual branches got their discount."""
-    discount = _branch_discount(seen) if quiet_branches else np.zeros(len(seen.calls))
-    logs = _logs([c.signal for c in seen.calls]) + discount
+    logs = _logs([c.signal for c in seen.calls]) + quiet * _branch_discount(seen)
     gradients = _logs([c.gradient for c in seen.calls if not math.isnan(c.gradient)])
     return max(_range(logs), _range(gradients))
 
@@ -183,13 +182,11 @@ def _range(logs: Matrix) -> float:
     return float(np.ptp(logs)) if np.isfinite(logs).all() else math.inf
 
 
-def solve(seen: Profile, units: dict[str, Unit], quiet_branches: bool) -> dict[str, float]:
+def solve(seen: Profile, units: dict[str, Unit], quiet: float) -> dict[str, float]:
     """The change of each unit's log mean square that levels both profiles best."""
     paths = list(units)
     forward, backward = _responses(seen, paths)
-    signals = _logs([c.signal for c in seen.calls])
-    if quiet_branches:
-        signals = signals + _branch_discount(seen)
+    signals = _logs([c.signal for c in seen.calls]) + quiet * _branch_discount(seen)
     gradients = _logs([c.gradient for c in seen.calls])
     blocks = [_centred(forward, signals, np.isfinite(signals))]
     rows = np.array([call.rows for call in seen.calls])

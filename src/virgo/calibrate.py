@@ -25,7 +25,7 @@ from virgo.draws import PAIRED
 from virgo.errors import GraphError, OptionError
 from virgo.network.inputs import Forward, Inputs
 from virgo.network.modules import is_linear, preserved
-from virgo.network.probe import DefaultLoss, Loss, observe, with_gradients
+from virgo.network.probe import DefaultLoss, Loss, Pass, observe, with_gradients
 from virgo.network.trace import Trace
 from virgo.plans import Plan, Row
 from virgo.study import Study
@@ -63,6 +63,9 @@ def measure(
     passes = 0
     with preserved(model, weights=True):
         inputs = with_gradients(study.inputs.prepared_for(model))
+        wants_gradient = "backward" in method.directions
+        own = observe(model, inputs, forward, chosen_loss if wants_gradient else None)
+        own_rms = {name: _mean_square(p) for name, p in study.parameters.items()}
         for direction in method.directions:
             units = _units(study, base)
             _draw(model, base, units)
@@ -75,12 +78,9 @@ def measure(
             passes += taken
         rows = _join(results, base.gain)
         _draw(model, base, [_Unit("", rows, [], 1.0)])
-        wants_gradient = "backward" in method.directions
         final = observe(model, inputs, forward, chosen_loss if wants_gradient else None)
         passes += 1
-    achieved = {"forward": _profile(final.received, final.returned)}
-    if wants_gradient:
-        achieved["backward"] = _profile(final.grad_received, final.grad_returned)
+    achieved, before = _profiles(final, wants_gradient), _profiles(own, wants_gradient)
     notes = [
         f"{unit.path}: {reason}"
         for units in results.values()
@@ -90,9 +90,34 @@ def measure(
     facts: dict[str, Any] = {"passes": passes, "tolerance": tolerance, "achieved": achieved}
     if wants_gradient:
         facts["loss"] = getattr(chosen_loss, "name", "given")
+    if _worst(achieved, method) > 1.05 * _worst(before, method):
+        notes.append("no scale was better than the model's own, which is kept")
+        rows = [
+            replace(row, variance=own_rms[row.weight], distribution="own")
+            for row in rows
+            if own_rms[row.weight] > 0
+        ]
+        base, facts = replace(base, bias="keep"), {**facts, "achieved": before}
     return replace(
         base, rows=tuple(rows), measured=facts, notes=(*base.notes, *dict.fromkeys(notes))
     )
+
+
+def _mean_square(parameter: nn.Parameter) -> float:
+    return float(parameter.detach().double().square().mean()) if parameter.numel() else 0.0
+
+
+def _profiles(seen: Pass, wants_gradient: bool) -> dict[str, dict[str, Any]]:
+    profiles = {"forward": _profile(seen.received, seen.returned)}
+    if wants_gradient:
+        profiles["backward"] = _profile(seen.grad_received, seen.grad_returned)
+    return profiles
+
+
+def _worst(profiles: dict[str, dict[str, Any]], method: rules.Method) -> float:
+    """The widest range in the directions that a method keeps stable."""
+    ranges = [profiles[direction]["range"] for direction in method.directions]
+    return max(math.inf if value is None else float(value) for value in ranges)
 
 
 def _check(base: Plan, method: rules.Method) -> None:
@@ -200,6 +225,7 @@ def _settle(
     for unit in units:
         unit.history.clear()
         unit.settled = "" if unit.rows else unit.settled
+    best, best_scales, off = math.inf, {unit.path: unit.scale for unit in units}, math.inf
     for taken in range(1, passes + 1):
         seen = observe(model, inputs, forward, loss, rescale=loss is None and taken == 1)
         for call, value in zip(trace.calls, seen.received, strict=True):
@@ -217,18 +243,31 @@ def _settle(
             ]
             pairs = zip(seen.grad_received, after, strict=True)
             ratios = [_ratio(received, given) for received, given in pairs]
-        moved = False
-        for unit in units:
-            factor = _next_factor(unit, [ratios[i] for i in unit.calls], tolerance)
-            if factor != 1.0:
-                moved = True
-                unit.scale *= factor
-                with torch.no_grad():
-                    for row in unit.rows:
-                        parameters[row.weight].mul_(factor)
-        if not moved:
+        off = max((_off(unit, ratios) for unit in units if unit.rows), default=0.0)
+        if off < best:
+            best, best_scales = off, {unit.path: unit.scale for unit in units}
+        factors = [_next_factor(u, [ratios[i] for i in u.calls], tolerance) for u in units]
+        _scale(parameters, units, factors)
+        if all(factor == 1.0 for factor in factors):
             return taken
+    if best < off:  # the passes ran out on a worse state than an earlier one
+        _scale(parameters, units, [best_scales[unit.path] / unit.scale for unit in units])
     return passes
+
+
+def _off(unit: _Unit, ratios: list[float]) -> float:
+    """How far a layer is from its target, as a log."""
+    mine = [ratios[i] for i in unit.calls]
+    return abs(sum(map(math.log, mine)) / len(mine)) if all(r > 0 for r in mine) else math.inf
+
+
+def _scale(parameters: dict[str, nn.Parameter], units: list[_Unit], factors: list[float]) -> None:
+    with torch.no_grad():
+        for unit, factor in zip(units, factors, strict=True):
+            if factor != 1.0:
+                unit.scale *= factor
+                for row in unit.rows:
+                    parameters[row.weight].mul_(factor)
 
 
 def _unmet(unit: _Unit, tolerance: float) -> str:

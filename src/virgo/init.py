@@ -33,7 +33,7 @@ def init_(
     signal: str = "mean",
     estimate: str = "analytic",
     num_classes: int | bool | None = None,
-    nonlinearity: Activation = "relu",
+    nonlinearity: Activation | None = None,
     bias: str | None = None,
     seed: int = 0,
     generator: torch.Generator | None = None,
@@ -65,7 +65,11 @@ def init_(
     plan = _plan(bare, inputs, name, options, nodes)
     if is_uninitialised(bare):
         materialise(bare, inputs, forward)
+    watched = name != "auto" and options.estimate == "analytic"
+    before = auto.try_profile(bare, inputs, options) if watched else None
     plan.apply_(bare)
+    if before is not None:
+        auto.warn_if_worse(method, before, auto.try_profile(bare, inputs, options))
     return plan
 
 
@@ -80,7 +84,7 @@ def plan(
     signal: str = "mean",
     estimate: str = "analytic",
     num_classes: int | bool | None = None,
-    nonlinearity: Activation = "relu",
+    nonlinearity: Activation | None = None,
     bias: str | None = None,
     seed: int = 0,
     generator: torch.Generator | None = None,
@@ -110,7 +114,8 @@ def plan(
         num_classes: of the softmax cross-entropy on the last layer's own output, for Theorem 4's
             last-layer rule. Inferred where the last layer's output is the model's and ``data.y``
             holds classes; ``False`` says there is no such softmax.
-        nonlinearity: the activation, by name or as a function; sets the gain.
+        nonlinearity: the activation, by name or as a function; sets the gain. By default the one
+            that a pass shows between layers, ReLU where there is none.
         bias: ``"zero"`` (default) or ``"keep"`` (default of the released variant).
         seed: of the draw, and of everything random on the way to it.
         generator: take the seed from this generator instead.

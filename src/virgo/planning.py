@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from virgo.layers import is_layer
 from virgo.network.inputs import Forward, Inputs
 from virgo.network.modules import is_linear, owner
 from virgo.network.probe import Loss
-from virgo.network.trace import watch
+from virgo.network.trace import Trace, watch
 from virgo.plans import Plan, Row
 from virgo.study import Study
 
@@ -40,7 +40,7 @@ class Options:
     signal: str = "mean"
     estimate: str = "analytic"
     num_classes: int | bool | None = None
-    nonlinearity: Activation = "relu"
+    nonlinearity: Activation | None = None
     bias: str | None = None
     seed: int = 0
     forward: Forward | None = None
@@ -86,11 +86,14 @@ def named_plan(model: nn.Module, inputs: Inputs, method: str, options: Options) 
         A plan that accounts for every parameter; nothing is touched.
     """
     rule = rules.find(method)
-    activation, gain = resolve_gain(options.nonlinearity)
+    if options.nonlinearity is not None:
+        resolve_gain(options.nonlinearity)  # before anything runs
+    trace = watch(model, inputs, options.forward)
+    activation, gain = resolve_gain(options.nonlinearity or seen_activation(trace))
     study = Study(
         model,
         inputs,
-        watch(model, inputs, options.forward),
+        trace,
         gain,
         options.signal,
         options.distribution,
@@ -100,7 +103,9 @@ def named_plan(model: nn.Module, inputs: Inputs, method: str, options: Options) 
     study.notes += inputs.check_signal(study.looks_up_features)
     study.num_classes = study.infer_classes(options.num_classes)
     if options.distribution in PAIRED and abs(gain - theory.RELU_GAIN) > 1e-9:
-        study.notes.append("mirrored weights make a ReLU network linear, not one with another gain")
+        study.notes.append(
+            f"{options.distribution} weights make a ReLU network linear, not one with another gain"
+        )
     base = Plan(
         method=rule.name,
         rows=(),
@@ -238,6 +243,26 @@ def _reason(name: str, layer: str | None, study: Study) -> str:
     if is_linear(module):
         return "a linear layer outside message passing"
     return f"{kind} is not a message-passing layer"
+
+
+def seen_activation(trace: Trace) -> Activation:
+    """The activation between layers, as one pass showed it; ReLU where there was none.
+
+    A network of one layer, or one that is linear between its layers, has none to be read; of
+    several kinds the first that ran counts, and PReLU, which learns its slope, counts as ReLU.
+    """
+    if not trace.activations:
+        return "relu"
+    name, number = trace.activations[0]
+    if number is None:
+        return name
+    function = getattr(torch.nn.functional, name)
+
+    def shaped(z: Tensor) -> Tensor:
+        return cast(Tensor, function(z, number))
+
+    shaped.__name__ = name
+    return shaped
 
 
 def resolve_gain(nonlinearity: Activation) -> tuple[str, float]:

@@ -18,7 +18,7 @@ from torch_geometric.nn import GCN
 
 from virgo.diagnostics import measure
 from virgo.experiments import data as datasets
-from virgo.init import init_
+from virgo.init import plan
 from virgo.report.text import text_table
 
 DEPTH, WIDTH, DEEP, EPOCHS = 6, 64, 16, 40
@@ -84,7 +84,7 @@ def _model(graph: Data, case: tuple[str, dict[str, Any]], depth: int) -> GCN:
     method, options = case
     classes = int(graph.y.max()) + 1
     model = GCN(graph.num_features, WIDTH, depth, classes, dropout=0.5, cached=True)
-    init_(model, graph, method, **options)
+    plan(model, graph, method, **options).apply_(model)
     return model
 
 

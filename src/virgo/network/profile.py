@@ -51,6 +51,7 @@ class UnitCall:
     dead: float = 0.0  # share of columns that are zero in every row
     rank: float = math.nan  # effective rank of (a sample of) the rows
     gradient: float = math.nan
+    received: float = math.nan  # mean square of its input
     variance: float = math.nan  # over columns, mean over rows: the paper's definition
     gradient_variance: float = math.nan
     parents: dict[int, Link] = field(default_factory=dict)
@@ -225,11 +226,11 @@ class _Recorder:
                 self.open.append(None)
                 return
             tensors = received(arguments_of(unit, args, kwargs))
-            call = UnitCall(path, math.nan, 0, 0)
+            call = UnitCall(path, math.nan, 0, 0, received=mean_square(tensors))
             call.parents = self._links(tensors)
             call.from_input = not call.parents
             if not self.result.calls:
-                self.result.entry = mean_square(tensors)
+                self.result.entry = call.received
             self.open.append(call)
 
         return hook

@@ -21,7 +21,8 @@ def read(data: Any, *, max_graphs: int | None = None, seed: int = 0) -> Inputs:
     """
     sampled = None
     if isinstance(data, torch.utils.data.DataLoader):
-        data = next(iter(data), None)
+        with torch.random.fork_rng(devices=[]):  # a loader draws its seed when it starts
+            data = next(iter(data), None)
     if isinstance(data, HeteroData):
         return Inputs(data)
     if isinstance(data, tuple) and data and isinstance(data[0], Tensor):

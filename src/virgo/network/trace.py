@@ -28,6 +28,20 @@ from virgo.network.modules import (
     received,
 )
 
+#: Autograd nodes of activations, and what `torch.nn.functional` calls them; the number that
+#: shapes one, where it has one, is saved in the node under the name given.
+_ACTIVATIONS: dict[str, tuple[str, str]] = {
+    "ReluBackward0": ("relu", ""),
+    "LeakyReluBackward0": ("leaky_relu", "negative_slope"),
+    "EluBackward0": ("elu", "alpha"),
+    "GeluBackward0": ("gelu", ""),
+    "TanhBackward0": ("tanh", ""),
+    "SigmoidBackward0": ("sigmoid", ""),
+    "SiluBackward0": ("silu", ""),
+    "SoftplusBackward0": ("softplus", ""),
+    "MishBackward0": ("mish", ""),
+    "HardtanhBackward0": ("hardtanh", ""),
+}
 _SOFTMAX = ("LogSoftmaxBackward0", "SoftmaxBackward0")
 
 
@@ -55,6 +69,7 @@ class Trace:
     logits: bool = False
     output: Any = None
     inputs: Inputs | None = None
+    activations: tuple[tuple[str, float | None], ...] = ()  # between layers: name and number
 
     @cached_property
     def children(self) -> list[list[int]]:
@@ -104,7 +119,7 @@ def _watch(model: nn.Module, inputs: Inputs, forward: Forward | None) -> Trace:
             f"{type(model).__name__}: none of its message-passing layers ran in a forward pass. "
             f"Pass forward=lambda model, data: ... that runs them."
         )
-    return Trace(watcher.calls, watcher.logits, output, inputs)
+    return Trace(watcher.calls, watcher.logits, output, inputs, tuple(watcher.activations))
 
 
 def _make_leaves(inputs: Inputs) -> list[Tensor]:
@@ -131,6 +146,7 @@ class _Watcher:
         self.linears: set[Any] = set()  # autograd nodes of Linear outputs outside of layers
         self.open: list[tuple[Call, list[str]]] = []  # layers that are running, outermost first
         self.passed_linear = False
+        self.activations: dict[tuple[str, float | None], None] = {}  # between layers, in order
 
     def hooks(self) -> Iterator[RemovableHandle]:
         inner: set[int] = set()
@@ -223,6 +239,9 @@ class _Watcher:
                 continue
             if node in self.linears:
                 self.passed_linear = True
+            if type(node).__name__ in _ACTIVATIONS:
+                name, number = _ACTIVATIONS[type(node).__name__]
+                self.activations[name, getattr(node, f"_saved_{number}", None)] = None
             variable = getattr(node, "variable", None)
             if id(variable) in self.leaves or "Embedding" in type(node).__name__:
                 from_input = True

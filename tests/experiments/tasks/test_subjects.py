@@ -182,7 +182,7 @@ def test_statistics_and_modes_are_left_as_they_were(graphs: GraphTask) -> None:
 
 def test_modes_are_restored_when_a_pass_raises(graphs: GraphTask) -> None:
     model = graphs.subject("gcn", settings()).model.eval()
-    with pytest.raises(virgo.LayerError, match="'edge_index' is nowhere in the data"):
+    with pytest.raises(virgo.GraphError, match="edge_index: expected a tensor"):
         with_batch_statistics(model, Data(x=torch.ones(2, 3)))
     assert not any(module.training for module in model.modules())
 

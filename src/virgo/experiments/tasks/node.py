@@ -17,7 +17,7 @@ from virgo.experiments.tasks.sampled import SampledNodeBatches, Sampling
 from virgo.experiments.tasks.settings import Settings
 from virgo.experiments.tasks.starts import Starts, transposed_in_memory
 from virgo.experiments.tasks.training import Batches
-from virgo.init import init_
+from virgo.init import plan
 from virgo.rules import parse_method
 
 
@@ -94,13 +94,13 @@ class NodeTask:
     def start(self, name: str, init: str, settings: Settings, seeds: Seeds) -> Network:
         """The network, initialised; learning rate and dropout do not matter to that."""
         method, options = parse_method(init)
-        seed = seeds.initialisation
+        seed, data = seeds.initialisation, self.dataset.data
         model: Network = self._starts.initialised(
             name,
             init,
             settings,
             seed,
-            lambda model: init_(model, self.dataset.data, method, seed=seed, **options),
+            lambda model: plan(model, data, method, seed=seed, **options).apply_(model),
         )
         transposed_in_memory(model.convs[0])
         return model
