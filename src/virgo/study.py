@@ -470,7 +470,8 @@ class Study:
         if (mirror_in and fan_in < 2) or (mirror_out and fan_out < 2):
             raise OptionError(
                 f"{name}: distribution={self.distribution!r} pairs hidden units, expected a "
-                f"width of at least 2, got {fan_in} -> {fan_out}. Widen it or use another distribution."
+                f"width of at least 2, got {fan_in} -> {fan_out}. Widen it or use another "
+                f"distribution."
             )
         return mirror_in, mirror_out
 

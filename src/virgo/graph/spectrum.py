@@ -6,8 +6,8 @@ order they run and :math:`M` the first layer's weight. The right singular vector
 with the largest singular values are the directions that :math:`M` should look in.
 
 Subspace iteration on :math:`G = X^\top K^\top K X` (Halko, Martinsson and Tropp, 2011) needs
-products with :math:`X` and the operators only. ``torch.svd_lowrank`` asks for the matrix and
-scipy's ``svds`` is not seeded block by block, hence the few lines here. Everything is in float64.
+products with :math:`X` and the operators only. ``torch.svd_lowrank`` asks for the matrix itself,
+and scipy's ``svds`` goes vector by vector; hence the few lines here. Everything is in float64.
 
 A stage of several terms sums :math:`P_t H W_t` with independent weights, so squares add:
 :math:`G = \sum_t P_t^\top G' P_t`. With independent random signs, :math:`(\sum_t s_t P_t)^\top G'
@@ -17,7 +17,7 @@ A stage of several terms sums :math:`P_t H W_t` with independent weights, so squ
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -63,7 +63,8 @@ class Features:
     @cached_property
     def _transposed(self) -> Tensor:
         assert self._sparse is not None
-        return self._sparse.t().coalesce()
+        transposed: Tensor = self._sparse.t().coalesce()
+        return transposed
 
     @cached_property
     def squares(self) -> float:
@@ -72,11 +73,13 @@ class Features:
             return squared_norm(self._sparse.values().numpy())
         return math.fsum(squared_norm(rows.numpy()) for _, rows in self._rows())
 
-    def _rows(self) -> Any:
+    def _rows(self) -> Iterator[tuple[slice, Tensor]]:
         step = max(1, _CHUNK // max(1, self.shape[1]))
         for begin in range(0, self.shape[0], step):
-            rows = torch.as_tensor(np.asarray(self._dense[begin : begin + step]))
-            yield slice(begin, begin + len(rows)), rows.double()
+            rows = self._dense[begin : begin + step]
+            if not isinstance(rows, Tensor):  # a copy: a file's rows are read-only
+                rows = torch.from_numpy(np.array(rows, dtype=np.float64))
+            yield slice(begin, begin + step), rows.double()
 
     def times(self, block: Vector) -> Vector:
         """``X block``."""
