@@ -249,7 +249,7 @@ class Study:
         A method's variance of the first weight is for random ones, where the mean of
         :math:`\lVert X M\rVert^2` is :math:`k \lVert X\rVert^2`. Dividing by the excess makes
         Theorem 3 exact again. It costs Theorem 4 nothing, as the gradient at the features trains
-        nothing; without it the logits of 16 layers on Cora are four times those of mirrored weights.
+        nothing; without it the logits of 16 layers on Cora are four times mirrored ones.
         """
         start = self._spectral_start
         return float(squared_norm(start) / (start.shape[1] * self.features.squares))
