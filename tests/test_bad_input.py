@@ -761,7 +761,7 @@ def test_weights_computed_inside_the_model() -> None:
     ("option", "choices"),
     [
         ("variant", "theorem, released"),
-        ("distribution", "uniform, normal, truncated, orthogonal, mirrored, own"),
+        ("distribution", "uniform, normal, truncated, orthogonal, mirrored, spectral, own"),
         ("signal", "mean, rms"),
         ("estimate", "analytic, measured"),
         ("bias", "zero, keep"),

@@ -1,7 +1,7 @@
 """The default: measure what is there, try what fits, keep the best, and never make it worse.
 
-Candidates are the model as it is, the closed forms where every layer is described, mirrored
-weights for deep plain ReLU stacks, and the model's own weights rescaled by measured passes
+Candidates are the model as it is, the closed forms where every layer is described, spectral and
+mirrored weights for deep plain ReLU stacks, and the model's own weights rescaled by measured passes
 (:mod:`virgo.balance`), which fits any network. Each is judged by one real pass, in the mode in
 which the network will train, and by one number, :func:`score`.
 """
@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from virgo.balance import Unit, balance, find_units, residual_branches
+from virgo.draws import PAIRED
 from virgo.errors import LayerError, VirgoError, VirgoWarning
 from virgo.network.graph_inputs import GraphInputs
 from virgo.network.inputs import Inputs
@@ -37,7 +38,7 @@ NOISE = 0.1
 WORSE = 1.1
 #: Of more edges than this, candidates are tried on a connected sample of so many nodes.
 MANY_EDGES, SAMPLE_NODES = 2_000_000, 20_000
-#: Layers from which mirrored weights are worth trying.
+#: Layers from which spectral and mirrored weights are worth trying.
 DEEP = 6
 
 
@@ -145,9 +146,10 @@ def choose(model: nn.Module, inputs: Inputs, options: Options) -> Plan:
             for plan in _closed_forms(model, inputs, options, own.seen)
         ]
         starts = {"own weights": _own_weights(model, units, options)}
-        mirrored = next((c.plan for c in closed if c.name.endswith("+mirrored")), None)
-        if mirrored is not None:
-            starts["mirrored weights"] = _joined(mirrored, starts["own weights"])
+        for distribution in PAIRED:
+            drawn = next((c.plan for c in closed if c.name.endswith(f"+{distribution}")), None)
+            if drawn is not None:
+                starts[f"{distribution} weights"] = _joined(drawn, starts["own weights"])
         measured = [
             balanced(f"{name}, scaled by measured passes", start, quiet)
             for name, start in starts.items()
@@ -208,7 +210,7 @@ def _closed_forms(
     """The plans of the theorems, where they describe every layer."""
     distributions = [options.distribution]
     if options.distribution == "uniform" and len(own.calls) >= DEEP:
-        distributions.insert(0, "mirrored")
+        distributions = [*PAIRED, *distributions]
     for distribution in distributions:
         for method in ("virgo-backward", "virgo"):
             try:

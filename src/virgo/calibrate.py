@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from virgo import rules, theory
+from virgo.draws import PAIRED
 from virgo.errors import GraphError, OptionError
 from virgo.network.inputs import Forward, Inputs
 from virgo.network.modules import is_linear, preserved
@@ -152,9 +153,9 @@ def _units(study: Study, base: Plan) -> list[_Unit]:
             ]
             degree = float(sum(any(t.weight for t in stage) for stage in chain))
         else:
-            if base.distribution == "mirrored":
+            if base.distribution in PAIRED:
                 raise OptionError(
-                    f"{call.path}: distribution='mirrored' needs to know the layer, got "
+                    f"{call.path}: distribution={base.distribution!r} needs to know the layer, got "
                     f"{type(call.layer).__name__}, which is not registered. Use another "
                     f"distribution or virgo.register_layer."
                 )

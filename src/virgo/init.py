@@ -110,8 +110,8 @@ def plan(
         method: one of :func:`virgo.methods`, in any spelling; options may follow a plus, as in
             ``"virgo-backward+mirrored"``.
         variant: ``"theorem"``, or ``"released"`` for what the authors' code computes.
-        distribution: ``"uniform"``, ``"normal"``, ``"truncated"``, ``"orthogonal"`` or
-            ``"mirrored"`` (see :mod:`virgo.draws`).
+        distribution: ``"uniform"``, ``"normal"``, ``"truncated"``, ``"orthogonal"``,
+            ``"mirrored"`` or ``"spectral"`` (see :mod:`virgo.draws`).
         signal: the features as one number per node, ``"mean"`` (the paper) or ``"rms"``.
         estimate: ``"analytic"`` (the theorems) or ``"measured"`` (what the network really does;
             for layers the theorems do not cover and for exact stability).
@@ -182,7 +182,7 @@ def _read(
 
 def _plan(model: nn.Module, inputs: Inputs, name: str, options: Options, nodes: int) -> Plan:
     if isinstance(inputs, GraphInputs):
-        inputs.check_distribution(options.distribution)
+        inputs.check_distribution(options.distribution, options.estimate)
         if options.estimate == "measured":
             return measured_on_samples(
                 lambda sample: planning.named_plan(model, reading.read(sample), name, options),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from virgo import calibrate, released, rules, theory
-from virgo.draws import DISTRIBUTIONS
+from virgo.draws import DISTRIBUTIONS, PAIRED
 from virgo.errors import LayerError, OptionError, suggestion
 from virgo.layers import is_layer
 from virgo.network.inputs import Forward, Inputs
@@ -102,8 +102,10 @@ def named_plan(model: nn.Module, inputs: Inputs, method: str, options: Options) 
     )
     study.notes += inputs.check_signal(study.looks_up_features)
     study.num_classes = study.infer_classes(options.num_classes)
-    if options.distribution == "mirrored" and abs(gain - theory.RELU_GAIN) > 1e-9:
-        study.notes.append("mirrored weights make a ReLU network linear, not one with another gain")
+    if options.distribution in PAIRED and abs(gain - theory.RELU_GAIN) > 1e-9:
+        study.notes.append(
+            f"{options.distribution} weights make a ReLU network linear, not one with another gain"
+        )
     base = Plan(
         method=rule.name,
         rows=(),
@@ -117,6 +119,7 @@ def named_plan(model: nn.Module, inputs: Inputs, method: str, options: Options) 
         seed=options.seed,
         num_classes=study.num_classes,
         graph=inputs.facts(),
+        basis=study.basis if options.distribution == "spectral" else None,
     )
     if options.estimate == "measured":
         plan = calibrate.measure(

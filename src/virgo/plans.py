@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from virgo.draws import DISTRIBUTIONS, generator_for, standard
+from virgo.draws import DISTRIBUTIONS, generator_for, read_basis, standard
 from virgo.errors import OptionError, PlanError
 from virgo.network.modules import is_uninitialised, unwrap
 from virgo.report.text import text_table
@@ -75,6 +75,8 @@ class Plan:
     measured: Mapping[str, Any] | None = None
     choice: Mapping[str, Any] | None = None  # of "auto": what was tried, before and after
     notes: tuple[str, ...] = ()
+    #: of "spectral": the features' directions, see :func:`virgo.draws.scaled_basis`
+    basis: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.distribution not in DISTRIBUTIONS:
@@ -82,6 +84,14 @@ class Plan:
                 f"plan: expected a distribution of {', '.join(DISTRIBUTIONS)}, got "
                 f"{self.distribution!r}. Choose one."
             )
+        if self.basis is not None:
+            try:
+                read_basis(self.basis)
+            except (ValueError, KeyError, TypeError) as error:
+                raise PlanError(
+                    f"plan: expected a basis of shape and float32, got {error}. Make the plan "
+                    f"with virgo.plan(model, data)."
+                ) from error
 
     @property
     def variances(self) -> dict[str, float]:
@@ -192,9 +202,20 @@ class Plan:
             mirror_in=row.mirror_in,
             mirror_out=row.mirror_out,
             in_first=row.in_first,
+            basis=self._basis_for(row) if distribution == "spectral" else None,
             dtype=work,
         )
         return unit.mul_(row.std).to(dtype)
+
+    def _basis_for(self, row: Row) -> torch.Tensor:
+        basis = None if self.basis is None else read_basis(self.basis)
+        if basis is None or basis.size(1) != row.fan_in:
+            raise PlanError(
+                f"{row.weight}: expected a basis of {row.fan_in} features, got "
+                f"{'none' if basis is None else basis.size(1)}. Make the plan with "
+                f"virgo.plan(model, data)."
+            )
+        return basis
 
     def _mismatches(self, parameters: Mapping[str, nn.Parameter]) -> list[str]:
         found = []

@@ -178,7 +178,7 @@ OPTIONS = {
     "keep-bias": {"bias": "keep"},
     **{
         name: {"distribution": name}
-        for name in ("normal", "truncated", "orthogonal", "mirrored", "own")
+        for name in ("normal", "truncated", "orthogonal", "mirrored", "spectral", "own")
     },
 }
 

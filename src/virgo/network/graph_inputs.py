@@ -81,6 +81,10 @@ class GraphInputs(Inputs):
     def x(self) -> None:
         return None
 
+    @property
+    def feature_matrix(self) -> Any:
+        return self.features
+
     signal_is_new = True
 
     def ones(self) -> Any:
@@ -94,8 +98,16 @@ class GraphInputs(Inputs):
     def label_gradient(self, num_classes: int) -> None:
         return None
 
-    def check_distribution(self, distribution: str) -> None:
+    def check_distribution(self, distribution: str, estimate: str) -> None:
         """Refuse weights that follow every feature through the graph."""
+        runs_here = isinstance(self.home, Graph) and estimate == "analytic"
+        if distribution == "spectral" and not (runs_here and self.features is not None):
+            raise OptionError(
+                "distribution: 'spectral' follows every feature through the graph, expected "
+                "features= (a matrix or the path of a .npy file), a graph in memory or on disk "
+                "and estimate='analytic'. Pass them, or choose uniform, normal, truncated or "
+                "orthogonal."
+            )
         if distribution == "mirrored":
             raise OptionError(
                 "distribution: 'mirrored' follows every feature through the graph, expected "

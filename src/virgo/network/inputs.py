@@ -63,6 +63,11 @@ class Inputs:
         return x if isinstance(x, Tensor) else None
 
     @property
+    def feature_matrix(self) -> Any:
+        """The features as a tensor, or as an array that may be a file's; None without any."""
+        return self.x
+
+    @property
     def adjacency(self) -> Tensor | None:
         """The sparse adjacency the model is run on, where there is one instead of edges."""
         for key in ("adj_t", "edge_index"):

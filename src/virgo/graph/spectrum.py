@@ -1,0 +1,264 @@
+r"""The directions of the features that survive a network: a randomised SVD without a matrix.
+
+A mirrored network is linear at initialisation (:mod:`virgo.draws`), so what reaches its end is
+:math:`K X M` times orthogonal blocks, with :math:`K = P_{L-1} \cdots P_0` the operators in the
+order they run and :math:`M` the first layer's weight. The right singular vectors of :math:`K X`
+with the largest singular values are the directions that :math:`M` should look in.
+
+Subspace iteration on :math:`G = X^\top K^\top K X` (Halko, Martinsson and Tropp, 2011) needs
+products with :math:`X` and the operators only. ``torch.svd_lowrank`` asks for the matrix itself,
+and scipy's ``svds`` goes vector by vector; hence the few lines here. Everything is in float64.
+
+A stage of several terms sums :math:`P_t H W_t` with independent weights, so squares add:
+:math:`G = \sum_t P_t^\top G' P_t`. With independent random signs, :math:`(\sum_t s_t P_t)^\top G'
+(\sum_t s_t P_t)` has that expectation; :data:`SIGN_DRAWS` draws of all signs are averaged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from virgo.errors import GraphError
+from virgo.graph.amplitudes import Stages, Step
+from virgo.graph.operators import Operator
+from virgo.graph.vectors import Vector, squared_norm
+
+#: Columns beyond the wanted ones, and products with ``G``, of a subspace iteration.
+OVERSAMPLE, ITERATIONS = 16, 4
+#: Draws of signs that are averaged where a stage has several terms.
+SIGN_DRAWS = 4
+#: Singular values below this share of the largest do not survive: float32 would round them away.
+SURVIVES = 1e-6
+#: Features of which fewer than this share are not zero are multiplied as a sparse matrix.
+SPARSE = 0.1
+_CHUNK = 1 << 22  # numbers converted to float64 at a time
+_BLOCK = 1 << 24  # numbers that a block of columns over all nodes may have
+
+
+class Features:
+    """A feature matrix as two products in float64; no second dense copy of it is made.
+
+    Args:
+        x: ``[nodes, features]``: a tensor, dense or sparse, or an array, which may be a file's.
+    """
+
+    def __init__(self, x: Any) -> None:
+        self.shape = (int(x.shape[0]), int(x.shape[1]))
+        self._dense: Any = x
+        self._sparse: Tensor | None = None
+        if isinstance(x, Tensor):
+            x = x.detach().cpu()
+            self._dense = x
+            if x.layout != torch.strided or int(x.count_nonzero()) < SPARSE * x.numel():
+                self._sparse = x.to_sparse_coo().double().coalesce()
+
+    @cached_property
+    def _transposed(self) -> Tensor:
+        assert self._sparse is not None
+        transposed: Tensor = self._sparse.t().coalesce()
+        return transposed
+
+    @cached_property
+    def squares(self) -> float:
+        """The sum of squares."""
+        if self._sparse is not None:
+            return squared_norm(self._sparse.values().numpy())
+        return math.fsum(squared_norm(rows.numpy()) for _, rows in self._rows())
+
+    def _rows(self) -> Iterator[tuple[slice, Tensor]]:
+        step = max(1, _CHUNK // max(1, self.shape[1]))
+        for begin in range(0, self.shape[0], step):
+            rows = self._dense[begin : begin + step]
+            if not isinstance(rows, Tensor):  # a copy: a file's rows are read-only
+                rows = torch.from_numpy(np.array(rows, dtype=np.float64))
+            yield slice(begin, begin + step), rows.double()
+
+    def times(self, block: Vector) -> Vector:
+        """``X block``."""
+        given = torch.from_numpy(block)
+        if self._sparse is not None:
+            return np.asarray(torch.sparse.mm(self._sparse, given).numpy())
+        out = torch.empty(self.shape[0], given.size(1), dtype=torch.float64, device="cpu")
+        for at, rows in self._rows():
+            torch.mm(rows, given, out=out[at])
+        return out.numpy()
+
+    def transposed_times(self, block: Vector) -> Vector:
+        """``X^T block``."""
+        given = torch.from_numpy(np.ascontiguousarray(block))
+        if self._sparse is not None:
+            return np.asarray(torch.sparse.mm(self._transposed, given).numpy())
+        out = torch.zeros(self.shape[1], given.size(1), dtype=torch.float64, device="cpu")
+        for at, rows in self._rows():
+            out.addmm_(rows.T, given[at])
+        return out.numpy()
+
+
+class LinearNetwork:
+    """``K``: a network without its weights and activations, and its transpose.
+
+    Where a layer receives several earlier ones they count equally, as in
+    :mod:`virgo.graph.amplitudes`: every step's output is divided by its norm for ``probe``, which
+    also keeps 64 sums over neighbours within range.
+
+    Args:
+        steps: the calls of layers, in order.
+        stages: the operators of each step.
+        probe: one column, ``[nodes, 1]``.
+        rng: of the signs of terms.
+    """
+
+    def __init__(
+        self, steps: Sequence[Step], stages: Stages, probe: Vector, rng: np.random.Generator
+    ) -> None:
+        self._steps = steps
+        self._terms = [
+            [[(float(rng.choice([-1.0, 1.0])), operator) for operator in stage] for stage in chain]
+            if any(len(stage) > 1 for stage in chain)
+            else [[(1.0, operator) for operator in stage] for stage in chain]
+            for chain in stages
+        ]
+        fed = {parent for step in steps for parent in step.parents}
+        self._ends = [step.to_output or i not in fed for i, step in enumerate(steps)]
+        self._scales: list[float] = []
+        self.forward(probe)
+
+    def forward(self, x: Vector) -> Vector:
+        """``K x``."""
+        outputs: list[Vector] = []
+        for i, step in enumerate(self._steps):
+            arriving = [outputs[p] for p in step.parents] + [x] * step.from_input
+            value = _total(arriving)
+            for terms in self._terms[i]:
+                value = _total([_apply(sign, operator, value) for sign, operator in terms])
+            if len(self._scales) == i:
+                self._scales.append(self._scale(step, value))
+            outputs.append(value * self._scales[i])
+            self._drop_read(outputs, i)
+        return _total([out for out, end in zip(outputs, self._ends, strict=True) if end])
+
+    def backward(self, y: Vector) -> Vector:
+        """``K^T y``."""
+        gradients: dict[int, list[Vector]] = {i: [y] for i, end in enumerate(self._ends) if end}
+        received: list[Vector] = []
+        for i in reversed(range(len(self._steps))):
+            value = _total(gradients.pop(i)) * self._scales[i]
+            for terms in reversed(self._terms[i]):
+                value = _total([_apply(sign, operator.T, value) for sign, operator in terms])
+            for parent in self._steps[i].parents:
+                gradients.setdefault(parent, []).append(value)
+            if self._steps[i].from_input:
+                received.append(value)
+        return _total(received)
+
+    @cached_property
+    def _last_reader(self) -> dict[int, int]:
+        return {parent: i for i, step in enumerate(self._steps) for parent in step.parents}
+
+    def _drop_read(self, outputs: list[Vector], i: int) -> None:
+        """Let go of what no later step reads: a deep network holds a few blocks, not all."""
+        for parent in self._steps[i].parents:
+            if self._last_reader[parent] == i and not self._ends[parent]:
+                outputs[parent] = _NOTHING
+
+    @staticmethod
+    def _scale(step: Step, value: Vector) -> float:
+        squares = squared_norm(value)
+        if not (math.isfinite(squares) and squares > 0):
+            raise GraphError(
+                f"{step.path or 'layer'}: expected features to arrive, got a sum of squares of "
+                f"{squares:g}. Check edge weights and features, or use another distribution."
+            )
+        return 1.0 / math.sqrt(squares)
+
+
+_NOTHING: Vector = np.empty(0)
+
+
+def _apply(sign: float, operator: Operator, x: Vector) -> Vector:
+    value: Vector = operator(x)
+    return value if sign > 0 else -value
+
+
+def _total(parts: Sequence[Vector]) -> Vector:
+    return parts[0] if len(parts) == 1 else np.asarray(sum(parts[1:], start=parts[0]))
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """The largest singular values of ``K X`` and their right singular vectors, as rows."""
+
+    values: Vector
+    vectors: Vector
+
+
+def surviving_directions(
+    steps: Sequence[Step], stages: Stages, features: Features, rank: int, seed: int
+) -> Spectrum:
+    """The directions of the features with the largest singular values after the whole network.
+
+    Args:
+        steps: the calls of layers, in order.
+        stages: the operators of each step.
+        features: the feature matrix.
+        rank: how many are wanted.
+        seed: of the iteration's start and of the signs of terms.
+
+    Returns:
+        At most ``rank`` of them, largest first: those that survive (:data:`SURVIVES`).
+    """
+    rng = np.random.default_rng(seed)
+    probe = features.times(rng.standard_normal((features.shape[1], 1)))
+    branched = any(len(stage) > 1 for chain in stages for stage in chain)
+    draws = SIGN_DRAWS if branched else 1
+    networks = [LinearNetwork(steps, stages, probe, rng) for _ in range(draws)]
+    columns = max(1, _BLOCK // features.shape[0])
+
+    def gram(block: Vector) -> Vector:
+        parts = []
+        for begin in range(0, block.shape[1], columns):
+            start = features.times(np.ascontiguousarray(block[:, begin : begin + columns]))
+            ends = [network.backward(network.forward(start)) for network in networks]
+            parts.append(features.transposed_times(_total(ends) / draws))
+        return np.concatenate(parts, axis=1)
+
+    return right_singular(gram, features.shape[1], rank, rng)
+
+
+def right_singular(
+    gram: Callable[[Vector], Vector], size: int, rank: int, rng: np.random.Generator
+) -> Spectrum:
+    """The largest eigenvectors of ``gram``, a product with ``B^T B`` for some ``B``.
+
+    Args:
+        gram: multiplies a block of columns by ``B^T B``.
+        size: the number of rows of such a block.
+        rank: how many are wanted.
+        rng: of the first block.
+
+    Returns:
+        The singular values of ``B`` that survive, and their right singular vectors as rows.
+
+    >>> b = np.diag([3.0, 2.0, 1.0])
+    >>> found = right_singular(lambda x: b.T @ (b @ x), 3, 2, np.random.default_rng(0))
+    >>> found.values.round(6).tolist(), abs(found.vectors).round(6).tolist()
+    ([3.0, 2.0], [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    """
+    basis, _ = np.linalg.qr(rng.standard_normal((size, min(size, rank + OVERSAMPLE))))
+    for _ in range(ITERATIONS):
+        basis, _ = np.linalg.qr(gram(basis))
+    small = basis.T @ gram(basis)
+    squares, rotation = np.linalg.eigh((small + small.T) / 2)
+    values = np.sqrt(np.maximum(squares[::-1], 0.0))[:rank]
+    kept = int((values > SURVIVES * values[0]).sum())
+    vectors = (basis @ rotation[:, ::-1]).T[:kept]
+    largest = vectors[np.arange(kept), np.abs(vectors).argmax(1)]
+    return Spectrum(values[:kept], vectors * np.sign(largest)[:, None])
