@@ -19,7 +19,7 @@ from virgo.errors import LayerError, VirgoError
 from virgo.layers import is_layer
 from virgo.network.inputs import Forward, Inputs, run
 
-_CACHES = ("_cached_edge_index", "_cached_adj_t", "_cached_x")
+_CACHES = ("_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h")
 
 
 def unwrap(model: nn.Module) -> nn.Module:
