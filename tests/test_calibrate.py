@@ -442,7 +442,7 @@ def test_a_network_made_heterogeneous() -> None:
 def test_mirrored_weights_need_a_known_layer(small: Data) -> None:
     with pytest.raises(virgo.OptionError, match=r"convs\.0.*mirrored.*register_layer"):
         virgo.plan(
-            stack("gat", small), small, "virgo", estimate="measured", distribution="mirrored"
+            stack("pna", small), small, "virgo", estimate="measured", distribution="mirrored"
         )
 
 

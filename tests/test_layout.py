@@ -37,7 +37,7 @@ LIBRARIES = {
     "pyarrow": ("graph/disk", "graph/sql"),
     "safetensors": ("experiments/tasks/checkpoint",),
     "pymetis": ("experiments/tasks/link/clusters",),
-    "dgl": ("dgl_layers", "network/dgl_graphs"),
+    "dgl": ("layers", "network/dgl_graphs"),
     # PyG's layer classes: described by layers, built by those that build models
     "torch_geometric.nn": ("layers", "experiments", "cli"),
 }

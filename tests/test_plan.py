@@ -27,8 +27,8 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import (
     GCN,
     GIN,
+    AGNNConv,
     ClusterGCNConv,
-    GATConv,
     GCNConv,
     GINConv,
     GraphConv,
@@ -1079,11 +1079,11 @@ def test_an_unknown_option_value_lists_the_choices(option: str) -> None:
         virgo.plan(model, data, "virgo-backward", **{option: "nonsense"})
 
 
-def test_attention_is_refused_with_the_two_ways_out() -> None:
+def test_an_unknown_layer_is_refused_with_the_two_ways_out() -> None:
     data = graph(42)
-    model = Stack([GCNConv(5, 8), GATConv(8, CLASSES)])
+    model = Stack([GCNConv(5, 8), AGNNConv(), GCNConv(8, CLASSES)])
     with pytest.raises(
-        virgo.LayerError, match=r"convs\.1: .*GATConv.*register_layer.*estimate='measured'"
+        virgo.LayerError, match=r"convs\.1: .*AGNNConv.*register_layer.*estimate='measured'"
     ):
         virgo.plan(model, data, "virgo-backward")
 

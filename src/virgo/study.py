@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from virgo.draws import PAIRED, generator_for, read_basis, scaled_basis, standard
 from virgo.errors import GraphError, LayerError, OptionError
 from virgo.graph.amplitudes import Hops, check_cancellation, hops
-from virgo.graph.operators import Graph, Operator
+from virgo.graph.operators import Graph, NodeOperator
 from virgo.graph.spectrum import Features, surviving_directions
 from virgo.graph.vectors import Vector, squared_norm
 from virgo.layers import LayerView, Stage, Term, describe_kind
@@ -88,7 +88,7 @@ class Study:
             )
         key = ""
         if call.edge_weight is not None and self.inputs.adjacency is None:
-            key = self._weight_key(call)
+            key = self._data_key(call, call.edge_weight)
         if key not in self._graphs:
             weight = self.inputs.data.get(key) if key else None
             if weight is not None and not bool(torch.isfinite(weight).all()):
@@ -100,11 +100,17 @@ class Study:
         flow = getattr(call.layer, "flow", "source_to_target")
         return graph.reversed if flow == "target_to_source" else graph
 
-    def _weight_key(self, call: Call) -> str:
-        """The name of the data's tensor that a layer was given as edge weights."""
+    def _edge_type(self, call: Call) -> Tensor | None:
+        """The relation of each edge of the whole graph, for layers that were given one."""
+        if call.edge_type is None:
+            return None
+        relations: Tensor = self.inputs.data[self._data_key(call, call.edge_type, "relations")]
+        return relations
+
+    def _data_key(self, call: Call, seen: Tensor, what: str = "weights") -> str:
+        """The name of the data's tensor that a layer was given as one number per edge."""
         assert self.trace.inputs is not None
-        assert call.edge_weight is not None
-        data, seen = self.trace.inputs.data, call.edge_weight
+        data = self.trace.inputs.data
         edges = self.inputs.edges()[0].size(1)
         candidates = {
             key: value
@@ -120,9 +126,9 @@ class Study:
             ):
                 return str(key)
         raise LayerError(
-            f"{call.path}: it received edge weights that are none of the data's tensors (computed "
+            f"{call.path}: it received edge {what} that are none of the data's tensors (computed "
             f"inside the model), so its operator is unknown. Use estimate='measured', or store "
-            f"them as data.edge_weight."
+            f"them as data.edge_{'type' if what == 'relations' else 'weight'}."
         )
 
     @cached_property
@@ -134,7 +140,7 @@ class Study:
         return [self._describe_if_known(call) for call in self.trace.calls]
 
     @property
-    def operators(self) -> list[list[list[Operator]]]:
+    def operators(self) -> list[list[list[NodeOperator]]]:
         """The operators of all terms, by call and stage."""
         return [[[term.operator for term in stage] for stage in chain] for chain in self.stages]
 
@@ -155,7 +161,9 @@ class Study:
                 f"{call.path or 'model'}: expected a layer with constant coefficients, got "
                 f"{type(call.layer).__name__}, which is not registered. {ways_out}"
             )
-        view = LayerView(self._graph_of(call), call.linears)
+        view = LayerView(
+            self._graph_of(call), call.linears, call.given, self._edge_type(call), call.width
+        )
         try:
             return description(call.layer, view)
         except LayerError as error:
@@ -424,8 +432,9 @@ class Study:
                     if term.weight is None:
                         continue
                     name = self.full_name(self.trace.calls[c], term.weight)
-                    if self.parameters[name].requires_grad:
-                        found.setdefault(name, []).append((c, s, term))
+                    uses = found.setdefault(name, []) if self.parameters[name].requires_grad else []
+                    if (c, s) not in [use[:2] for use in uses[-1:]]:  # relations share a tensor
+                        uses.append((c, s, term))
         return found
 
     def row(self, name: str, variance: float, ratio: float) -> Row:
@@ -466,6 +475,12 @@ class Study:
         if self.distribution not in PAIRED:
             return False, False
         uses = self.uses[name]
+        if self.parameters[name].dim() > 2 or not all(term.can_mirror for _, _, term in uses):
+            raise OptionError(
+                f"{name}: distribution='mirrored' pairs hidden units, expected one matrix whose "
+                f"outputs share their coefficients, got relations, heads or parts side by side. "
+                f"Use another distribution."
+            )
         mirror_in = any(self._is_paired(call, stage, term) for call, stage, term in uses)
         mirror_out = any(not self.is_last(call, stage) for call, stage, _ in uses)
         fan_in, fan_out = self.fans(name)
@@ -490,8 +505,7 @@ class Study:
 
     def fans(self, name: str) -> tuple[int, int]:
         """Fan in and fan out of a weight of a registered layer."""
-        shape, term = self.parameters[name].shape, self.uses[name][0][2]
-        return (shape[0], shape[1]) if term.in_first else (shape[1], shape[0])
+        return self.uses[name][0][2].fans(self.parameters[name].shape)
 
 
 def looks_up_features(model: nn.Module, inputs: Inputs) -> bool:

@@ -90,7 +90,7 @@ def _shares(
             return theory.TermShare(norm)
         name = study.full_name(study.trace.calls[call], term.weight)
         weight = study.parameters[name].detach()
-        fan = weight.shape[int(term.in_first == (direction == "backward"))]
+        fan = term.fans(weight.shape)[direction == "backward"]
         variance = weights.get(name)
         if variance is None:
             variance = float(weight.double().square().mean())

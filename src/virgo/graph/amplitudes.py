@@ -23,7 +23,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from virgo.errors import GraphError
-from virgo.graph.operators import Operator
+from virgo.graph.operators import NodeOperator
 from virgo.graph.vectors import (
     AnyVector,
     Extent,
@@ -37,7 +37,7 @@ from virgo.graph.vectors import (
 
 Direction = Literal["forward", "backward"]
 #: The operators of each term, of each stage, of each step of a network.
-Stages = Sequence[Sequence[Sequence[Operator]]]
+Stages = Sequence[Sequence[Sequence[NodeOperator]]]
 #: Below this share of the squared norm left after cancellation, a mean signal says nothing.
 CANCELLED = 1e-2
 
@@ -162,7 +162,7 @@ class _Walk:
         self._workspace, self._rng = Workspace(), np.random.default_rng(0)
         self.log_norms = [0.0] * len(steps)
 
-    def take(self, i: int, stages: Sequence[Sequence[Operator]]) -> None:
+    def take(self, i: int, stages: Sequence[Sequence[NodeOperator]]) -> None:
         """Carry what arrives at step ``i`` through its stages."""
         signal = self._arriving(i)
         chain = list(enumerate(stages))
@@ -193,7 +193,7 @@ class _Walk:
         return self._held.pop(j)  # one vector per hop is all that is ever held
 
     def _through(
-        self, signal: _Amplitude, operators: Sequence[Operator], i: int, s: int
+        self, signal: _Amplitude, operators: Sequence[NodeOperator], i: int, s: int
     ) -> _Amplitude:
         """One stage: independent terms, whose squares add."""
         if self.direction == "backward":

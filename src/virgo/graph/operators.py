@@ -18,20 +18,35 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from virgo.errors import GraphError
 from virgo.graph.csr import Compressed, Counted, Indices, LoopArray, Loops
 from virgo.graph.vectors import AnyVector, Vector, column
 
-__all__ = ["Compressed", "Graph", "GraphOperators", "Operator", "Vector"]
+__all__ = ["Compressed", "Graph", "GraphOperators", "NodeOperator", "Operator", "Vector"]
 
 #: One number per node, or one for all. An array in memory; a database has its own expressions.
 Scale = Any
 _G = TypeVar("_G", bound="GraphOperators")
+
+
+class NodeOperator(Protocol):
+    """What hops need of an operator: :class:`Operator` and those made of several."""
+
+    @property
+    def graph(self) -> GraphOperators | None: ...
+
+    @property
+    def T(self) -> NodeOperator: ...
+
+    def __call__(
+        self, x: AnyVector, *, overwrite: bool = False, out: AnyVector | None = None
+    ) -> AnyVector: ...
 
 
 class GraphOperators(ABC):
@@ -341,6 +356,60 @@ class Graph(GraphOperators):
         kept: Vector = np.where(self.loop_count > 0, last, default)
         kept -= total
         return kept
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Graph:
+        """The graph of some of the edges, each of weight one, on the same nodes."""
+        if type(self) is not Graph:
+            raise GraphError(
+                "Graph.where: expected a graph in memory, got one on disk. Open it as virgo.Graph."
+            )
+        sources, targets = self._sources[mask], self._targets[mask]
+        changes = {"_weights": None, "is_weighted": False, "num_edges": sources.size}
+        return self._like(_sources=sources, _targets=targets, **changes)
+
+    def shares_of(self, whole: Graph) -> Operator:
+        """``D^-1 A`` with ``D`` the number of incoming edges in ``whole``, of which these are some.
+
+        Args:
+            whole: a graph on the same nodes.
+
+        Returns:
+            The operator.
+        """
+        return Operator(self, left=self.inverse(whole.in_count), name="shares")
+
+    def mean_with_loops(self) -> Operator:
+        """``(D + I)^-1 (A + I)``: the mean over neighbours and one self-loop more per node."""
+        return self._once(
+            "mean_with_loops",
+            lambda: Operator(self, left=self.inverse(self.in_count + 1.0), loop=1.0),
+        )
+
+    def rescaled_laplacian(self, normalization: str | None, *, by_source: bool) -> Operator:
+        r"""``2 L / lambda - I`` as ChebConv computes it without a ``lambda_max``.
+
+        With ``"sym"`` and ``"rw"`` the largest entry of :math:`L` is the 1 on its diagonal, so
+        ``lambda`` is 2 and what is left is :math:`-D^{-1/2} A D^{-1/2}` or the random walk's
+        :math:`-A D^{-1}`; without a normalisation ``lambda`` is twice the largest degree.
+        Self-loops do not count.
+
+        Args:
+            normalization: ``"sym"``, ``"rw"`` or ``None``.
+            by_source: count the edges that leave a node rather than those that enter it.
+
+        Returns:
+            The operator.
+        """
+        loops = self.loop_weights()[0].astype(np.float64)
+        degree = (self.reversed if by_source else self).in_weight - loops
+        if normalization is None:
+            largest = float(degree.max())
+            return Operator(self, left=-1.0 / largest, loop=largest - degree - loops)
+        root = self.inverse_root(degree.copy())
+        if normalization == "sym":
+            return Operator(self, left=-root, right=root, loop=-loops)
+        side = {"left": -root * root} if not by_source else {"left": -1.0, "right": root * root}
+        return Operator(self, **side, loop=-loops)
 
     @staticmethod
     def at_least_one(values: Vector) -> Vector:

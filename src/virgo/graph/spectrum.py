@@ -28,7 +28,7 @@ from torch import Tensor
 
 from virgo.errors import GraphError
 from virgo.graph.amplitudes import Stages, Step
-from virgo.graph.operators import Operator
+from virgo.graph.operators import NodeOperator
 from virgo.graph.vectors import Vector, squared_norm
 
 #: Columns beyond the wanted ones, and products with ``G``, of a subspace iteration.
@@ -183,7 +183,7 @@ class LinearNetwork:
 _NOTHING: Vector = np.empty(0)
 
 
-def _apply(sign: float, operator: Operator, x: Vector) -> Vector:
+def _apply(sign: float, operator: NodeOperator, x: Vector) -> Vector:
     value: Vector = operator(x)
     return value if sign > 0 else -value
 

@@ -55,6 +55,8 @@ class Call:
     linears: tuple[str, ...] = ()  # the Linear modules it ran, as the layer names them
     width: int | None = None  # of the features it received
     edge_weight: Tensor | None = None
+    edge_type: Tensor | None = None  # the relation of each edge
+    given: frozenset[str] = frozenset()  # its arguments that were not None
     own_edges: bool = True  # whether its edges were the data's
     parents: set[int] = field(default_factory=set)  # earlier calls whose output it received
     from_input: bool = False  # received the model's input, through no layer
@@ -197,6 +199,7 @@ class _Watcher:
             arguments = arguments_of(layer, args, kwargs)
             tensors = received(arguments)
             call = Call(path, layer, width=tensors[0].size(-1) if tensors else None)
+            call.given = frozenset(name for name, value in arguments.items() if value is not None)
             if tensors:
                 _check_channels(path, layer, tensors[0], self.leaves)
             self._edges(call, arguments)
@@ -231,6 +234,8 @@ class _Watcher:
                 )
         weight = arguments.get("edge_weight")
         call.edge_weight = weight if isinstance(weight, Tensor) else None
+        edge_type = arguments.get("edge_type")
+        call.edge_type = edge_type if isinstance(edge_type, Tensor) else None
 
     def _leave(self, layer: nn.Module, args: Any, output: Any) -> None:
         call, linears = self.open.pop()

@@ -14,7 +14,7 @@ import numpy as np
 
 from virgo.errors import LayerError
 from virgo.graph.operators import Graph, Operator, Vector
-from virgo.layers import LayerView, Stage, Term, register_layer
+from virgo.layers.registry import LayerView, Stage, Term, register_layer
 
 _HOME = "dgl.nn.pytorch.conv"
 

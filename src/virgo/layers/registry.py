@@ -1,28 +1,18 @@
-"""What each kind of layer computes, as data. The only room that knows PyG's layer classes.
-
-A layer is a chain of *stages*; a stage is a sum of *terms* ``P H W``, an operator over nodes and
-a weight over features. Whoever can say this about a layer can initialise it:
-
-=================== =====================================================================
-GCNConv             ``[(D^-1/2 (A+I) D^-1/2, W)]``
-SAGEConv            ``[(D^-1 A, W_l) + (I, W_r)]``
-GINConv             ``[(A + (1+eps) I, W_1)], [(I, W_2)], ...``
-LEConv              ``[(A, W_1) + (deg, W_2) + (I, W_3)]``
-=================== =====================================================================
+"""Terms and stages, what a description may use of a call, and which description holds for which
+layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from torch import nn
-from torch_geometric.nn import conv as pyg
+from torch import Tensor, nn
 from torch_geometric.nn.conv import MessagePassing
 
 from virgo.errors import LayerError
-from virgo.graph.operators import Graph, Operator
+from virgo.graph.operators import Graph, NodeOperator, Operator
 
 
 @dataclass(frozen=True)
@@ -30,12 +20,39 @@ class Term:
     """``P H W``: an operator over the nodes and the name of a weight, as the layer calls it.
 
     ``in_first`` is for weights stored as ``[in, out]`` and used as ``x @ W``; the default is
-    ``torch.nn.Linear``'s ``[out, in]``. A term without a weight only moves the signal.
+    ``torch.nn.Linear``'s ``[out, in]``. A term without a weight only moves the signal. Leading
+    dimensions of a weight are independent matrices, each with a term of its own.
+
+    Attributes:
+        operator: over the nodes.
+        weight: the name of the weight.
+        in_first: how it is stored.
+        heads: the number of parts of its output that have coefficients of their own (attention).
+        outputs: the width of the layer's output over that of the weight: ``1 / heads`` where heads
+            are averaged, the number of terms where their outputs stand side by side.
     """
 
-    operator: Operator
+    operator: NodeOperator
     weight: str | None = None
     in_first: bool = False
+    heads: int = 1
+    outputs: float = 1.0
+
+    def fans(self, shape: Sequence[int]) -> tuple[int, int]:
+        """Fan in and fan out of a weight of this shape.
+
+        >>> import torch
+        >>> term = Term(Graph(torch.tensor([[0], [1]]), 2).mean(), "w", outputs=0.25)
+        >>> term.fans((32, 16))  # four heads of 8, averaged
+        (16, 8)
+        """
+        fan_in, fan_out = shape[-2:] if self.in_first else (shape[-1], shape[-2])
+        return int(fan_in), round(fan_out * self.outputs)
+
+    @property
+    def can_mirror(self) -> bool:
+        """Whether units of its output can come in pairs of opposite sign."""
+        return self.heads == 1 and self.outputs == 1.0
 
 
 Stage = tuple[Term, ...]
@@ -45,6 +62,14 @@ Stage = tuple[Term, ...]
 class LayerView:
     """What a layer's description may use: its edges, and the ``Linear``s it ran, in order.
 
+    Attributes:
+        graph: the edges that it walked.
+        linears: the ``Linear``s that it ran, by its own names for them.
+        given: the names of the arguments that it was called with, those that were ``None`` left
+            out.
+        edge_type: the relation of each edge, if it was given one of the data's tensors.
+        width: of the features that it received; ``None`` for ids.
+
     >>> import torch
     >>> view = LayerView(Graph(torch.tensor([[0, 1], [1, 0]]), 2), linears=("nn.0", "nn.2"))
     >>> [term.weight for stage in view.mlp(view.graph.sum(1.0), "nn") for term in stage]
@@ -53,8 +78,28 @@ class LayerView:
 
     graph: Graph
     linears: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()
+    edge_type: Tensor | None = None
+    width: int | None = None
 
-    def mlp(self, operator: Operator, prefix: str) -> list[Stage]:
+    def refuse(self, layer: nn.Module, *arguments: str) -> None:
+        """Arguments of a call that the description leaves out."""
+        for name in arguments:
+            if name in self.given:
+                raise LayerError(
+                    f"{type(layer).__name__} called with {name}, which is not described"
+                )
+
+    def relations(self, count: int) -> list[Graph]:
+        """The edges of each relation, from 0 to ``count - 1``."""
+        if self.edge_type is None:
+            raise LayerError("relations of edges (edge_type) that are none of the data's tensors")
+        if type(self.graph) is not Graph:
+            raise LayerError("relations of edges that are not in memory")
+        kinds = self.edge_type.detach().cpu().reshape(-1).numpy()
+        return [self.graph.where(kinds == relation) for relation in range(count)]
+
+    def mlp(self, operator: NodeOperator, prefix: str) -> list[Stage]:
         """An operator, then the linear layers that ran below ``prefix``, one stage each."""
         names = [name for name in self.linears if (name + ".").startswith(prefix + ".")]
         first = names[0] + ".weight" if names else None
@@ -148,7 +193,7 @@ def is_message_passing(module: nn.Module) -> bool:
     return isinstance(module, MessagePassing) or is_dense or is_dgl_layer(module)
 
 
-def _aggregation(layer: Any, graph: Graph, self_weight: float = 0.0) -> Operator:
+def aggregation(layer: Any, graph: Graph, self_weight: float = 0.0) -> Operator:
     """The sum or mean over neighbours; anything else has no constant coefficients."""
     aggregation = str(layer.aggr).lower()
     if aggregation in ("add", "sum"):
@@ -158,82 +203,10 @@ def _aggregation(layer: Any, graph: Graph, self_weight: float = 0.0) -> Operator
     raise LayerError(f"{type(layer).__name__}(aggr={layer.aggr!r}) has no constant coefficients")
 
 
-def _require_sum(layer: Any) -> None:
+def require_sum(layer: Any) -> None:
     """For layers whose normalisation already is their coefficients."""
     if str(layer.aggr).lower() not in ("add", "sum"):
         raise LayerError(
             f"{type(layer).__name__}(aggr={layer.aggr!r}) in place of a sum, whose coefficients "
             f"are not described"
         )
-
-
-@register_layer(pyg.GCNConv)
-def _gcn(layer: pyg.GCNConv, view: LayerView) -> list[Stage]:
-    _require_sum(layer)
-    if not layer.normalize:
-        return [(Term(view.graph.sum(), "lin.weight"),)]
-    operator = view.graph.gcn(improved=layer.improved, add_self_loops=layer.add_self_loops)
-    return [(Term(operator, "lin.weight"),)]
-
-
-@register_layer(pyg.SGConv)
-def _sg(layer: pyg.SGConv, view: LayerView) -> list[Stage]:
-    _require_sum(layer)
-    operator = view.graph.gcn(add_self_loops=layer.add_self_loops).times(layer.K)
-    return [(Term(operator, "lin.weight"),)]
-
-
-@register_layer(pyg.SAGEConv)
-def _sage(layer: pyg.SAGEConv, view: LayerView) -> list[Stage]:
-    if layer.normalize:
-        raise LayerError("SAGEConv(normalize=True) divides each row by its own norm")
-    terms = [Term(_aggregation(layer, view.graph), "lin_l.weight")]
-    if layer.root_weight:
-        terms.append(Term(view.graph.identity(), "lin_r.weight"))
-    project = [(Term(view.graph.identity(), "lin.weight"),)] if layer.project else []
-    return [*project, tuple(terms)]
-
-
-@register_layer(pyg.GraphConv)
-def _graph(layer: pyg.GraphConv, view: LayerView) -> list[Stage]:
-    neighbours = Term(_aggregation(layer, view.graph), "lin_rel.weight")
-    return [(neighbours, Term(view.graph.identity(), "lin_root.weight"))]
-
-
-@register_layer(pyg.GINConv)
-def _gin(layer: pyg.GINConv, view: LayerView) -> list[Stage]:
-    return view.mlp(_aggregation(layer, view.graph, 1.0 + float(layer.eps.detach())), "nn")
-
-
-@register_layer(pyg.GINEConv)
-def _gine(layer: pyg.GINEConv, view: LayerView) -> list[Stage]:
-    """Messages are ``relu(x_j + e_ij)``; the plan follows the nodes and leaves the edges out."""
-    return view.mlp(_aggregation(layer, view.graph, 1.0 + float(layer.eps.detach())), "nn")
-
-
-@register_layer(pyg.ClusterGCNConv)
-def _cluster(layer: pyg.ClusterGCNConv, view: LayerView) -> list[Stage]:
-    _require_sum(layer)
-    operator = view.graph.cluster_gcn(
-        diag_lambda=layer.diag_lambda,
-        add_self_loops=layer.add_self_loops,
-        by_source=layer.flow == "target_to_source",  # PyG counts the same end for either flow
-    )
-    root = Term(view.graph.identity(), "lin_root.weight")
-    return [(Term(operator, "lin_out.weight"), root)]
-
-
-@register_layer(pyg.LEConv)
-def _le(layer: pyg.LEConv, view: LayerView) -> list[Stage]:
-    _require_sum(layer)
-    graph = view.graph
-    return [
-        (
-            Term(graph.sum(), "lin1.weight"),
-            Term(graph.degree(), "lin2.weight"),  # its sign does not matter to a variance
-            Term(graph.identity(), "lin3.weight"),
-        )
-    ]
-
-
-from virgo import dgl_layers as dgl_layers  # noqa: E402  (registers DGL's layers, by name)
