@@ -471,6 +471,7 @@ class Operator:
         home: the graph whose degrees ``left``, ``right`` and ``loop`` count, if another than
             ``graph``.
 
+    >>> import torch
     >>> ring = Graph(torch.tensor([[0, 1, 2], [1, 2, 0]]), num_nodes=3)
     >>> ring.mean()(np.array([1.0, 2.0, 3.0]))
     array([3., 1., 2.])
