@@ -24,6 +24,8 @@ class Composite:
         parts: each coefficient with its factors, in the order in which they are written: the last
             one is applied first.
 
+    >>> import torch
+    >>> from virgo.graph.operators import Graph
     >>> ring = Graph(torch.tensor([[0, 1, 2], [1, 2, 0]]), num_nodes=3)
     >>> shift, x = ring.sum(), np.array([1.0, 2.0, 3.0])
     >>> Composite(((0.5, (shift,)), (1.0, (shift, shift))))(x)
@@ -74,6 +76,8 @@ class Polynomial:
         coefficients: ``c_0, c_1, ...``
         chebyshev: whether they belong to :math:`T_k(P)`.
 
+    >>> import torch
+    >>> from virgo.graph.operators import Graph
     >>> ring = Graph(torch.tensor([[0, 1, 2], [1, 2, 0]]), num_nodes=3)
     >>> Polynomial(ring.sum(), (1.0, 0.0, 1.0))(np.array([1.0, 2.0, 3.0]))
     array([3., 5., 4.])
