@@ -207,17 +207,29 @@ def _sample(inputs: Inputs, seed: int) -> Inputs:
 def _closed_forms(
     model: nn.Module, inputs: Inputs, options: Options, own: Profile
 ) -> Iterator[Plan]:
-    """The plans of the theorems, where they describe every layer."""
-    distributions = [options.distribution]
+    """The plans of the theorems, where they describe every layer.
+
+    Deep stacks also get the first kind of paired weights that fits: spectral where there are
+    features to look at, else mirrored.
+
+    Yields:
+        Plans, those of deep stacks first.
+    """
+    options = replace(options, estimate="analytic")
     if options.distribution == "uniform" and len(own.calls) >= DEEP:
-        distributions = [*PAIRED, *distributions]
-    for distribution in distributions:
-        for method in ("virgo-backward", "virgo"):
+        for distribution in PAIRED:
             try:
-                chosen = replace(options, distribution=distribution, estimate="analytic")
-                yield named_plan(model, inputs, method, chosen)
+                yield named_plan(
+                    model, inputs, "virgo-backward", replace(options, distribution=distribution)
+                )
+                break
             except VirgoError:
                 continue
+    for method in ("virgo-backward", "virgo"):
+        try:
+            yield named_plan(model, inputs, method, options)
+        except VirgoError:
+            continue
 
 
 def _title(plan: Plan) -> str:
