@@ -334,7 +334,7 @@ def test_check_on_cora(cora: Data, data_root: Path, capsys: pytest.CaptureFixtur
     assert "gcn as it is on cora" in capsys.readouterr().out
     deep = ["check", "cora", *root, "--layers", "16", "--width", "64", "--method"]
     assert cli.main([*deep, "xavier"]) == 1
-    assert cli.main([*deep, "virgo-forward+measured"]) == 0
+    assert cli.main([*deep, "virgo-backward+mirrored"]) == 0
 
 
 def test_features_that_were_generated_are_said(

@@ -196,7 +196,7 @@ def test_a_failed_save_keeps_the_old_page(tmp_path: Path, monkeypatch: pytest.Mo
     def full(*args: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr("virgo.report.files.os.replace", full)
     with pytest.raises(OSError, match="disk full"):
         save_page({"title": "new"}, path)
     assert "<h1>old</h1>" in path.read_text(encoding="utf-8")

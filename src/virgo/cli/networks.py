@@ -99,6 +99,7 @@ def check(
         thresholds=thresholds,
         loss=network.loss,
         forward=network.forward,
+        norms=network.facts.get("norms", "batch"),
     )
     notes = network.notes
     if network.facts.get("norms") == "batch":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from virgo import auto
-from virgo.diagnostics.measurement import Subject
+from virgo.diagnostics.measurement import PreparedModel
 from virgo.diagnostics.verdict import Finding
 from virgo.errors import VirgoError
 from virgo.network.modules import preserved
@@ -22,7 +22,7 @@ _STRUCTURE = "fewer layers, residual connections or a norm between the layers"
 
 
 def advise(
-    subject: Subject,
+    subject: PreparedModel,
     plan: Plan | None,
     loss: Loss | None,
     seed: int,

@@ -15,7 +15,7 @@ from torch import nn
 from virgo.diagnostics.advice import advise
 from virgo.diagnostics.measurement import (
     Measurement,
-    Subject,
+    PreparedModel,
     draws_of,
     measure_draws,
     read_subject,
@@ -24,7 +24,7 @@ from virgo.diagnostics.measurement import (
 from virgo.diagnostics.prediction import predict
 from virgo.diagnostics.units import measure_units
 from virgo.diagnostics.verdict import Finding, Thresholds, judge, level_of
-from virgo.errors import GraphError
+from virgo.errors import GraphError, OptionError
 from virgo.network import reading
 from virgo.network.inputs import Forward
 from virgo.network.losses import InferredLoss
@@ -185,6 +185,7 @@ def check(
     nodes: int | None = None,
     seed: int = 0,
     advice: bool = True,
+    norms: str = "batch",
 ) -> Report:
     """Do signal and gradient survive this model on this graph? Predicted, measured, verdict.
 
@@ -204,11 +205,16 @@ def check(
         forward: as for :func:`measure`.
         nodes: as for :func:`measure`.
         seed: of the sample, of a random probe, and of what is tried for the advice.
+        norms: ``"batch"``, norms use the statistics of the batch, as in training; ``"fresh"``, as
+            in evaluation, where a BatchNorm that has seen nothing is the identity.
         advice: whether to try ``virgo.init_(model, data)`` where the verdict is not good, which
             takes about as long as a few training steps.
 
     Returns:
         The report; ``print`` it, or :meth:`~Report.save` it as a page.
+
+    Raises:
+        OptionError: if ``norms`` is neither of the two.
 
     >>> import virgo
     >>> from torch_geometric.nn import GCN
@@ -220,11 +226,17 @@ def check(
     limits = thresholds or Thresholds()
     subject = read_subject(_with_shapes(model, data, forward), data, nodes, forward, seed)
     chosen = (loss or InferredLoss(seed)) if backward else None
-    measured, (predicted_forward, predicted_backward), notes = _measured(subject, plan, chosen)
+    if norms not in ("batch", "fresh"):
+        raise OptionError(f"norms: expected batch or fresh, got {norms!r}. Choose one.")
+
+    def measured_with(other: Plan | None) -> Measured:
+        return _measured(subject, other, chosen, training=norms == "batch")
+
+    measured, (predicted_forward, predicted_backward), notes = measured_with(plan)
     findings = judge(measured, limits)
 
     def level_with(other: Plan) -> str:
-        return level_of(judge(_measured(subject, other, chosen)[0], limits))
+        return level_of(judge(measured_with(other)[0], limits))
 
     advised = advice and backward and findings
     title = type(subject.model).__name__
@@ -256,13 +268,17 @@ def _with_shapes(model: nn.Module, data: Any, forward: Forward | None) -> nn.Mod
     return bare
 
 
+#: A measurement, the predictions beside it, and notes.
+Measured = tuple[Measurement, tuple[list[float], list[float]], list[str]]
+
+
 def _measured(
-    subject: Subject, plan: Plan | None, loss: Loss | None
-) -> tuple[Measurement, tuple[list[float], list[float]], list[str]]:
+    subject: PreparedModel, plan: Plan | None, loss: Loss | None, *, training: bool
+) -> Measured:
     """The measurement, the predictions beside it, and notes."""
     try:
         traced = trace_subject(subject)
-        measured = measure_draws(traced, draws_of(plan), loss, loss is not None, training=True)
+        measured = measure_draws(traced, draws_of(plan), loss, loss is not None, training=training)
     except GraphError:  # features or memory: no other way to measure helps
         raise
     except Exception as error:  # a user's model may do anything: it is measured another way

@@ -157,7 +157,7 @@ def measure(
 
 
 @dataclass(frozen=True)
-class Subject:
+class PreparedModel:
     """A model and its data, read and sampled once for all that looks at them."""
 
     model: nn.Module
@@ -167,7 +167,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class TracedModel(Subject):
+class TracedModel(PreparedModel):
     """A subject whose message-passing layers were watched in one pass over a few nodes."""
 
     trace: Trace
@@ -175,7 +175,7 @@ class TracedModel(Subject):
 
 def read_subject(
     model: nn.Module, data: Any, nodes: int | None, forward: Forward | None, seed: int
-) -> Subject:
+) -> PreparedModel:
     """Read the data, and sample it if ``nodes`` says so."""
     bare = unwrap(model)
     if is_uninitialised(bare):
@@ -198,10 +198,10 @@ def read_subject(
         if inputs.num_edges > limit:
             notes.append(f"Dirichlet energies are estimated from {limit:,} edges")
         node_signal(inputs, "mean")  # raises if features are NaN or infinite
-    return Subject(bare, inputs, forward, tuple(notes))
+    return PreparedModel(bare, inputs, forward, tuple(notes))
 
 
-def trace_subject(subject: Subject) -> TracedModel:
+def trace_subject(subject: PreparedModel) -> TracedModel:
     """Watch the model run on a few nodes."""
     trace = watch(subject.model, subject.inputs, subject.forward)
     return TracedModel(subject.model, subject.inputs, subject.forward, subject.notes, trace)

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from virgo.diagnostics.layer_statistics import Layer, look
 from virgo.diagnostics.measurement import (
     Measurement,
-    Subject,
+    PreparedModel,
     loss_name,
     remarks,
     update_ratios,
@@ -32,7 +32,7 @@ from virgo.network.profile import UnitCall, as_in_training, is_recomputing, prof
 from virgo.plans import Plan
 
 
-def measure_units(subject: Subject, plan: Plan | None, loss: Loss | None) -> Measurement:
+def measure_units(subject: PreparedModel, plan: Plan | None, loss: Loss | None) -> Measurement:
     """What each weighted part of a model returns, and the gradient there; norms as in training.
 
     Args:
