@@ -220,9 +220,9 @@ def observe(
     observer = _Observer(statistic, probe, rescale, backward=loss is not None)
     context = torch.enable_grad() if loss is not None else torch.no_grad()
     with context, LayerHooks(model, observer.enter, observer.leave) as observer.hooks:
-        output = _called(type(model).__name__, lambda: run(model, inputs.data, forward))
+        output = call_users_code(type(model).__name__, lambda: run(model, inputs.data, forward))
         if loss is not None:
-            value = _called("loss", lambda: loss(output, inputs.data))
+            value = call_users_code("loss", lambda: loss(output, inputs.data))
             observer.seen.loss = float(value.detach())
             observer.seen.grad_weights = _backward(value, model, inputs)
     return observer.seen
@@ -296,7 +296,7 @@ def _backward(value: Tensor, model: nn.Module, inputs: Inputs) -> dict[str, floa
     }
 
 
-def _called(what: str, call: Callable[[], T]) -> T:
+def call_users_code(what: str, call: Callable[[], T]) -> T:
     """Call the user's own code; its errors are passed on with where they came from."""
     try:
         return call()
@@ -305,7 +305,8 @@ def _called(what: str, call: Callable[[], T]) -> T:
     except Exception as error:
         raise LayerError(
             f"{what}: expected a pass on the whole graph, got {type(error).__name__}: {error}. "
-            f"Check forward= and loss=, and the model on this data."
+            f"Check the model on this data, and pass forward=lambda model, data: ... if it is "
+            f"called in its own way, loss=lambda output, data: ... if its loss is its own."
         ) from error
 
 

@@ -13,19 +13,16 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from virgo.errors import LayerError, VirgoError
 from virgo.layers import is_dgl_layer, is_message_passing
 from virgo.network.inputs import Forward, Inputs, run
 from virgo.network.modules import arguments_of, float_tensors, hooked, preserved, received
-from virgo.network.probe import Loss, wide
+from virgo.network.probe import Loss, call_users_code, wide
 
-T = TypeVar("T")
 #: Rows of which the effective rank of a layer's output is taken.
 _RANK_ROWS = 256
 #: Autograd nodes that put tensors side by side or pick from them, where others add them up.
@@ -168,10 +165,10 @@ def profile(
     recorder = _Recorder(model)
     context = torch.enable_grad() if loss is not None else torch.no_grad()
     with context, hooked(recorder.hooks()):
-        output = _users(type(model).__name__, lambda: run(model, inputs.data, forward))
+        output = call_users_code(type(model).__name__, lambda: run(model, inputs.data, forward))
         recorder.finish(output)
         if loss is not None:
-            value = _users("loss", lambda: loss(output, inputs.data))
+            value = call_users_code("loss", lambda: loss(output, inputs.data))
             recorder.result.loss = float(value.detach())
             if value.requires_grad:
                 # not torch.autograd.grad, which checkpointed layers refuse; `preserved` puts
@@ -183,20 +180,6 @@ def profile(
                     parameter.grad = None
     recorder.forget()
     return recorder.result
-
-
-def _users(what: str, call: Callable[[], T]) -> T:
-    """Run the user's own code; its errors say where they came from."""
-    try:
-        return call()
-    except VirgoError:
-        raise
-    except Exception as error:
-        raise LayerError(
-            f"{what}: expected a pass, got {type(error).__name__}: {error}. Pass "
-            f"forward=lambda model, data: ... if the model is called in its own way, and loss= if "
-            f"its loss is its own."
-        ) from error
 
 
 class _Recorder:
