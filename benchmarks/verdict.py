@@ -53,9 +53,19 @@ NETWORKS = {"GCN": GCN, "SAGE": GraphSAGE, "GIN": GIN, "GAT": GAT}
 METHODS = ("xavier", "kaiming-backward", "virgo-backward", "virgo-backward+mirrored")
 #: Datasets and depths in the order in which they are run: an early end leaves a balanced set.
 ORDER = (
-    ("cora", 2), ("cora", 16), ("citeseer", 8), ("citeseer", 2), ("photo", 2), ("photo", 8),
-    ("cora", 8), ("pubmed", 2), ("pubmed", 8), ("citeseer", 16), ("cora", 32), ("cora", 64),
-)  # fmt: skip
+    ("cora", 2),
+    ("cora", 16),
+    ("citeseer", 8),
+    ("citeseer", 2),
+    ("photo", 2),
+    ("photo", 8),
+    ("cora", 8),
+    ("pubmed", 2),
+    ("pubmed", 8),
+    ("citeseer", 16),
+    ("cora", 32),
+    ("cora", 64),
+)
 WIDTH, WEIGHT_DECAY = 64, 5e-4
 EPOCHS, PATIENCE = {True: 60, False: 40}, {True: 20, False: 15}
 RATES = {True: (0.01,), False: (0.001, 0.01)}  # up to 4 layers, deeper
@@ -265,9 +275,14 @@ def run(key: Key, root: str | None) -> dict[str, Any]:
     numbers = {name: float(f"{value:.4g}") for name, value in best.items()}
     seconds = round(time.process_time() - start, 2)
     return {
-        "dataset": dataset, "network": network, "depth": depth, "method": method,
-        "estimate": estimate, **numbers, "cpu_seconds": seconds,
-    }  # fmt: skip
+        "dataset": dataset,
+        "network": network,
+        "depth": depth,
+        "method": method,
+        "estimate": estimate,
+        **numbers,
+        "cpu_seconds": seconds,
+    }
 
 
 def judge(key: Key, root: str | None) -> dict[str, Any]:

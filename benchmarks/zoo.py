@@ -259,11 +259,17 @@ def summary(rows: list[Record]) -> dict[str, Any]:
 def show(rows: list[Record], console: Console) -> None:
     """The summary by kind, then every network that is not well."""
     columns = {
-        "kind": "kind", "networks": "all", "served": "served", "refused": "refused",
-        "crashed": "crashed", "worse": "worse", "check_ran": "check ran",
-        "median_wider_before": "range before", "median_wider_after": "after",
+        "kind": "kind",
+        "networks": "all",
+        "served": "served",
+        "refused": "refused",
+        "crashed": "crashed",
+        "worse": "worse",
+        "check_ran": "check ran",
+        "median_wider_before": "range before",
+        "median_wider_after": "after",
         "median_alike_after": "after, alike",
-    }  # fmt: skip
+    }
     keys = list(columns)[1:]
     table = Table(*columns.values(), title="virgo.init_(model, data)")
     for kind in [*dict.fromkeys(r.kind for r in rows), "all"]:
@@ -317,11 +323,14 @@ def main() -> int:
     document = {
         "command": "python benchmarks/zoo.py --publish",
         "versions": {"torch": torch.__version__, "torch_geometric": torch_geometric.__version__},
-        "seeds": args.seeds, "seconds": seconds, "summary": summary(rows),
+        "seeds": args.seeds,
+        "seconds": seconds,
+        "summary": summary(rows),
         "kinds": {k: summary([r for r in rows if r.kind == k]) for k in {r.kind: 0 for r in rows}},
-        "by_hand_before": BASELINE, "unavailable": UNAVAILABLE,
+        "by_hand_before": BASELINE,
+        "unavailable": UNAVAILABLE,
         "networks": [asdict(r) for r in rows],
-    }  # fmt: skip
+    }
     path = ROOT / ("results" if args.publish else "out") / "zoo.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n")

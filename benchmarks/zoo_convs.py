@@ -182,9 +182,12 @@ def pna(seed: int, **options: Any) -> Layer:
     data = dense(seed)
     degrees = torch.bincount(degree(data.edge_index[1], data.num_nodes).long())
     return partial(
-        gnn.PNAConv, aggregators=["mean", "min", "max", "std"],
-        scalers=["identity", "amplification", "attenuation"], deg=degrees, **options,
-    )  # fmt: skip
+        gnn.PNAConv,
+        aggregators=["mean", "min", "max", "std"],
+        scalers=["identity", "amplification", "attenuation"],
+        deg=degrees,
+        **options,
+    )
 
 
 @network("conv", "PNAConv")
@@ -225,19 +228,21 @@ stack("GATConv edge_dim", heads(gnn.GATConv, 4, **EDGE), featured, EdgeFeatured)
 stack("GATv2Conv edge_dim", heads(gnn.GATv2Conv, 4, **EDGE), featured, EdgeFeatured)
 stack("TransformerConv edge_dim", heads(gnn.TransformerConv, 4, **EDGE), featured, EdgeFeatured)
 stack(
-    "GINEConv", lambda a, b: gnn.GINEConv(mlp(a, b, b), edge_dim=EDGE_FEATURES),
-    featured, EdgeFeatured,
-)  # fmt: skip
+    "GINEConv",
+    lambda a, b: gnn.GINEConv(mlp(a, b, b), edge_dim=EDGE_FEATURES),
+    featured,
+    EdgeFeatured,
+)
 stack("GENConv edge_dim", partial(gnn.GENConv, **EDGE), featured, EdgeFeatured)
 stack(
-    "GeneralConv in_edge_channels", partial(gnn.GeneralConv, in_edge_channels=EDGE_FEATURES),
-    featured, EdgeFeatured,
-)  # fmt: skip
+    "GeneralConv in_edge_channels",
+    partial(gnn.GeneralConv, in_edge_channels=EDGE_FEATURES),
+    featured,
+    EdgeFeatured,
+)
 stack("ResGatedGraphConv edge_dim", partial(gnn.ResGatedGraphConv, **EDGE), featured, EdgeFeatured)
 stack("PDNConv", partial(gnn.PDNConv, hidden_channels=16, **EDGE), featured, EdgeFeatured)
-stack(
-    "GMMConv", partial(gnn.GMMConv, dim=EDGE_FEATURES, kernel_size=4), unit_cube, EdgeFeatured
-)  # fmt: skip
+stack("GMMConv", partial(gnn.GMMConv, dim=EDGE_FEATURES, kernel_size=4), unit_cube, EdgeFeatured)
 stack(
     "NNConv", lambda a, b: gnn.NNConv(a, b, mlp(EDGE_FEATURES, 16, a * b)), featured, EdgeFeatured
 )
@@ -299,19 +304,27 @@ class Heat(Stack):
 stack(
     "HEATConv",
     partial(
-        gnn.HEATConv, num_node_types=3, num_edge_types=RELATIONS, edge_type_emb_dim=8,
-        edge_dim=EDGE_FEATURES, edge_attr_emb_dim=8, heads=2, concat=False,
+        gnn.HEATConv,
+        num_node_types=3,
+        num_edge_types=RELATIONS,
+        edge_type_emb_dim=8,
+        edge_dim=EDGE_FEATURES,
+        edge_attr_emb_dim=8,
+        heads=2,
+        concat=False,
     ),
     lambda seed: dense(seed, "node_type", "edge_type", "edge_attr"),
     Heat,
-)  # fmt: skip
+)
 
 
 # Points in space.
 stack(
     "PointNetConv",
-    lambda a, b: gnn.PointNetConv(mlp(a + 3, b, b), mlp(b, b)), cloud, InSpace,
-)  # fmt: skip
+    lambda a, b: gnn.PointNetConv(mlp(a + 3, b, b), mlp(b, b)),
+    cloud,
+    InSpace,
+)
 stack("PointTransformerConv", gnn.PointTransformerConv, cloud, InSpace)
 stack(
     "PointTransformerConv networks",
@@ -327,9 +340,11 @@ class PointPairs(Stack):
 
 
 stack(
-    "PPFConv", lambda a, b: gnn.PPFConv(mlp(a + 4, b, b), mlp(b, b)),
-    lambda seed: cloud(seed, "normal"), PointPairs,
-)  # fmt: skip
+    "PPFConv",
+    lambda a, b: gnn.PPFConv(mlp(a + 4, b, b), mlp(b, b)),
+    lambda seed: cloud(seed, "normal"),
+    PointPairs,
+)
 
 
 # Layers that keep their width: between an encoder and a head.
@@ -399,27 +414,44 @@ def between(
 between("APPNP", lambda _: gnn.APPNP(K=5, alpha=0.1))
 between("AGNNConv", lambda _: gnn.AGNNConv())
 between("LGConv", lambda _: gnn.LGConv(), cls=Interleaved)
-between("SimpleConv", lambda _: gnn.SimpleConv(aggr="mean", combine_root="self_loop"),
-        cls=Interleaved)  # fmt: skip
+between(
+    "SimpleConv", lambda _: gnn.SimpleConv(aggr="mean", combine_root="self_loop"), cls=Interleaved
+)
 between("WLConvContinuous", lambda _: gnn.WLConvContinuous(), cls=Interleaved)
 between("GCN2Conv", lambda i: gnn.GCN2Conv(WIDTH, 0.1, 0.5, i + 1), cls=BetweenWithFirst)
-between("GCN2Conv unshared",
-        lambda i: gnn.GCN2Conv(WIDTH, 0.1, 0.5, i + 1, shared_weights=False),
-        cls=BetweenWithFirst)  # fmt: skip
+between(
+    "GCN2Conv unshared",
+    lambda i: gnn.GCN2Conv(WIDTH, 0.1, 0.5, i + 1, shared_weights=False),
+    cls=BetweenWithFirst,
+)
 between("FAConv", lambda _: gnn.FAConv(WIDTH), cls=BetweenWithFirst)
 between("GatedGraphConv", lambda _: gnn.GatedGraphConv(WIDTH, num_layers=2))
 between("AntiSymmetricConv", lambda _: gnn.AntiSymmetricConv(WIDTH, num_iters=2))
 between("GPSConv", lambda _: gnn.GPSConv(WIDTH, gnn.GCNConv(WIDTH, WIDTH), heads=4), dense)
-between("GPSConv GIN performer",
-        lambda _: gnn.GPSConv(WIDTH, gnn.GINConv(mlp(WIDTH, WIDTH, WIDTH)), heads=4,
-                              attn_type="performer"), dense)  # fmt: skip
+between(
+    "GPSConv GIN performer",
+    lambda _: gnn.GPSConv(
+        WIDTH, gnn.GINConv(mlp(WIDTH, WIDTH, WIDTH)), heads=4, attn_type="performer"
+    ),
+    dense,
+)
 between("CGConv", lambda _: gnn.CGConv(WIDTH, dim=EDGE_FEATURES), featured, BetweenWithEdges)
-between("CGConv batch_norm mean",
-        lambda _: gnn.CGConv(WIDTH, dim=EDGE_FEATURES, aggr="mean", batch_norm=True),
-        featured, BetweenWithEdges)  # fmt: skip
-between("PointGNNConv", lambda _: gnn.PointGNNConv(
-    mlp_h=gnn.MLP([WIDTH, 16, 3]), mlp_f=gnn.MLP([WIDTH + 3, WIDTH, WIDTH]),
-    mlp_g=gnn.MLP([WIDTH, WIDTH, WIDTH])), cloud, BetweenInSpace)  # fmt: skip
+between(
+    "CGConv batch_norm mean",
+    lambda _: gnn.CGConv(WIDTH, dim=EDGE_FEATURES, aggr="mean", batch_norm=True),
+    featured,
+    BetweenWithEdges,
+)
+between(
+    "PointGNNConv",
+    lambda _: gnn.PointGNNConv(
+        mlp_h=gnn.MLP([WIDTH, 16, 3]),
+        mlp_f=gnn.MLP([WIDTH + 3, WIDTH, WIDTH]),
+        mlp_g=gnn.MLP([WIDTH, WIDTH, WIDTH]),
+    ),
+    cloud,
+    BetweenInSpace,
+)
 
 
 # Layers with their own way of being called.
@@ -574,8 +606,14 @@ for name, layer in {
     "DenseGINConv": lambda a, b: gnn.DenseGINConv(mlp(a, b, b)),
     "DenseGATConv": heads(gnn.DenseGATConv, 4),
 }.items():
-    add(name, "conv", lambda seed, layer=layer: (
-        Dense(layer, (FEATURES, WIDTH, WIDTH, CLASSES)), dense_batch(seed)))  # fmt: skip
+    add(
+        name,
+        "conv",
+        lambda seed, layer=layer: (
+            Dense(layer, (FEATURES, WIDTH, WIDTH, CLASSES)),
+            dense_batch(seed),
+        ),
+    )
 
 
 class Pooled(nn.Module):

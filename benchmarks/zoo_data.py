@@ -70,9 +70,15 @@ def generator(seed: int) -> torch.Generator:
 def papers(seed: int, *extras: str, nodes: int = NODES) -> Data:
     """A citation graph with bag-of-words features, and the named extra attributes."""
     data = virgo.data.citation_like(
-        num_nodes=nodes, num_classes=CLASSES, num_features=FEATURES, words_per_node=9,
-        train_per_class=20, num_val=40, num_test=40, seed=seed,
-    )  # fmt: skip
+        num_nodes=nodes,
+        num_classes=CLASSES,
+        num_features=FEATURES,
+        words_per_node=9,
+        train_per_class=20,
+        num_val=40,
+        num_test=40,
+        seed=seed,
+    )
     return with_extras(data, generator(seed), *extras)
 
 
@@ -136,9 +142,11 @@ def molecules(seed: int, *, count: int = 24, regression: bool = False) -> list[D
         chord = torch.randint(n, (2, 2), generator=draw)
         edges = torch.cat([ring, ring.flip(0), chord, chord.flip(0)], 1)
         edges = torch.unique(edges[:, edges[0] != edges[1]], dim=1)
-        y = torch.randn(1, 1, generator=draw) if regression else torch.randint(
-            2, (1,), generator=draw
-        )  # fmt: skip
+        y = (
+            torch.randn(1, 1, generator=draw)
+            if regression
+            else torch.randint(2, (1,), generator=draw)
+        )
         graphs.append(
             Data(
                 x=torch.randn(n, 16, generator=draw),

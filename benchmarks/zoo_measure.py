@@ -163,8 +163,14 @@ class Recorder(TorchFunctionMode):
     ``forward`` itself (as PMLP has it) runs no hook.
     """
 
-    PRODUCTS = (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__,
-                functional.linear)  # fmt: skip
+    PRODUCTS = (
+        torch.matmul,
+        torch.mm,
+        Tensor.matmul,
+        Tensor.mm,
+        Tensor.__matmul__,
+        functional.linear,
+    )
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

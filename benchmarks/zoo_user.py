@@ -80,10 +80,12 @@ for norm_name, norm in NORMS.items():
 add("encoder convs head", "user", lambda seed: (Encoded(3), papers(seed)))
 add("residual 16", "user", lambda seed: (Encoded(16, residual=True), dense(seed)))
 add("residual 4", "user", lambda seed: (Encoded(4, residual=True), papers(seed)))
-add("residual BatchNorm 8", "user",
-    lambda seed: (Encoded(8, True, NORMS["BatchNorm"]), dense(seed)))  # fmt: skip
-add("pre-norm residual 12", "user",
-    lambda seed: (PreNorm(12, norm=NORMS["LayerNorm"]), dense(seed)))  # fmt: skip
+add(
+    "residual BatchNorm 8", "user", lambda seed: (Encoded(8, True, NORMS["BatchNorm"]), dense(seed))
+)
+add(
+    "pre-norm residual 12", "user", lambda seed: (PreNorm(12, norm=NORMS["LayerNorm"]), dense(seed))
+)
 
 
 class Sum(nn.Module):
@@ -169,10 +171,16 @@ def with_adjacency(seed: int) -> Data:
     return data
 
 
-add("Kipf's GraphConvolution", "user",
-    lambda seed: (Kipf(FEATURES, 16, CLASSES), with_adjacency(seed)))  # fmt: skip
-add("Kipf's GraphConvolution 6", "user",
-    lambda seed: (Kipf(FEATURES, *[WIDTH] * 5, CLASSES), with_adjacency(seed)))  # fmt: skip
+add(
+    "Kipf's GraphConvolution",
+    "user",
+    lambda seed: (Kipf(FEATURES, 16, CLASSES), with_adjacency(seed)),
+)
+add(
+    "Kipf's GraphConvolution 6",
+    "user",
+    lambda seed: (Kipf(FEATURES, *[WIDTH] * 5, CLASSES), with_adjacency(seed)),
+)
 
 
 class OwnMessagePassing(gnn.MessagePassing):
@@ -217,9 +225,13 @@ plain("PReLU GCN", gnn.GCNConv, 4, nn.PReLU())
 plain("silu GraphConv", gnn.GraphConv, 4, functional.silu, dense)
 plain("linear GCN", gnn.GCNConv, 4, nn.Identity())
 plain("GIN without norm 8", lambda a, b: gnn.GINConv(mlp(a, b, b)), 8, data=dense)
-plain("GIN with BatchNorm inside",
-      lambda a, b: gnn.GINConv(nn.Sequential(nn.Linear(a, b), nn.BatchNorm1d(b), nn.ReLU(),
-                                             nn.Linear(b, b))), 5)  # fmt: skip
+plain(
+    "GIN with BatchNorm inside",
+    lambda a, b: gnn.GINConv(
+        nn.Sequential(nn.Linear(a, b), nn.BatchNorm1d(b), nn.ReLU(), nn.Linear(b, b))
+    ),
+    5,
+)
 plain("NGNN", lambda a, b: Nested(a, b), 3)
 
 
@@ -280,8 +292,11 @@ def only(out: Tensor, _: Tensor) -> Tensor:
 
 
 add("tuple output", "user", lambda seed: (Outputs(lambda o, h: (o, h)), papers(seed)))
-add("dict output", "user",
-    lambda seed: (Outputs(lambda o, h: {"logits": o, "embedding": h}), papers(seed)))  # fmt: skip
+add(
+    "dict output",
+    "user",
+    lambda seed: (Outputs(lambda o, h: {"logits": o, "embedding": h}), papers(seed)),
+)
 
 
 @user("regression")
@@ -323,9 +338,14 @@ class Links(nn.Module):
 
 
 for product in (True, False):
-    add(f"link prediction {'product' if product else 'network'}", "user",
+    add(
+        f"link prediction {'product' if product else 'network'}",
+        "user",
         lambda seed, product=product: (
-            Links(product), papers(seed, "edge_label_index", "edge_label")))  # fmt: skip
+            Links(product),
+            papers(seed, "edge_label_index", "edge_label"),
+        ),
+    )
 
 
 # Whole graphs.
@@ -354,8 +374,11 @@ POOLS: dict[str, Callable[[], Any]] = {
 }
 for pool_name, pool in POOLS.items():
     add(f"pooling {pool_name}", "user", lambda seed, pool=pool: (GraphLevel(pool()), batch(seed)))
-add("pooling Set2Set", "user",
-    lambda seed: (GraphLevel(gnn.Set2Set(WIDTH, 3), gnn.GCNConv, 2), batch(seed)))  # fmt: skip
+add(
+    "pooling Set2Set",
+    "user",
+    lambda seed: (GraphLevel(gnn.Set2Set(WIDTH, 3), gnn.GCNConv, 2), batch(seed)),
+)
 
 
 @user("GIN graph classification DataLoader")
@@ -389,8 +412,7 @@ class Coarsened(nn.Module):
 
 
 for pooling in (gnn.TopKPooling, gnn.SAGPooling, gnn.EdgePooling):
-    add(pooling.__name__, "user",
-        lambda seed, pooling=pooling: (Coarsened(pooling), batch(seed)))  # fmt: skip
+    add(pooling.__name__, "user", lambda seed, pooling=pooling: (Coarsened(pooling), batch(seed)))
 
 
 class Molecules(nn.Module):

@@ -80,23 +80,21 @@ _HOMES = {
     "plans": ("Plan", "Row"),
     "rules": ("methods", "register_method"),
 }
+#: Modules that are attributes of the package without having been imported.
+_MODULES = ("auto", "data", "errors", "experiments", "graph", "layers", "rules", "theory")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ONE_AT_A_TIME = RLock()  # PyG's modules import each other, which two threads at once break
 
 
 def __getattr__(name: str) -> Any:
-    """A public name from its module, or a module of the package."""
+    """A public name from its module, or one of the modules listed above."""
     with _ONE_AT_A_TIME:
         if name in _HOME_OF:
-            found = getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
-            globals()[name] = found
-            return found
-        if name.isidentifier() and not name.startswith("_"):
-            try:
-                return import_module(f".{name}", __name__)
-            except ModuleNotFoundError as error:
-                if error.name != f"{__name__}.{name}":
-                    raise
+            value = getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
+            globals()[name] = value
+            return value
+        if name in _MODULES:
+            return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

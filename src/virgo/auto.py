@@ -78,6 +78,12 @@ def growth(seen: Profile) -> float:
     """By what factor residual branches together enlarge the stream that they are added to.
 
     The stream is what the calls that read it received, against what entered it.
+
+    Args:
+        seen: one pass.
+
+    Returns:
+        The factor; 1 without residual branches.
     """
     branches = set(residual_branches(seen))
     entries = [

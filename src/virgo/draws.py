@@ -53,6 +53,13 @@ _TRUNCATED_VARIANCE = 1.0 - 2 * 2.0 * math.exp(-2.0) / math.sqrt(2 * math.pi) / 
 def generator_for(seed: int, name: str) -> torch.Generator:
     """The generator of one weight.
 
+    Args:
+        seed: of the whole draw.
+        name: the weight's.
+
+    Returns:
+        A generator on the CPU that depends on the two and nothing else.
+
     >>> a = torch.rand(1, generator=generator_for(0, "convs.0.lin.weight"))
     >>> b = torch.rand(1, generator=generator_for(0, "convs.0.lin.weight"))
     >>> bool(a == b)
@@ -78,9 +85,19 @@ def standard(
     Args:
         shape: ``[..., out, in]``, or ``[..., in, out]`` with ``in_first``; leading dimensions
             are independent matrices.
+        distribution: one of ``DISTRIBUTIONS`` but ``"own"``.
+        generator: of the draw.
         mirror_in: for ``"mirrored"``, whether the input comes in pairs of opposite sign.
         mirror_out: for ``"mirrored"``, whether the output shall.
+        in_first: whether the weight is stored as ``[in, out]``.
+        dtype: of the result.
         basis: for ``"spectral"``, one direction of the features per row, see :func:`scaled_basis`.
+
+    Returns:
+        The weight.
+
+    Raises:
+        OptionError: if the distribution is unknown or does not fit the shape.
     """
     if distribution not in DISTRIBUTIONS:
         raise OptionError(
@@ -134,6 +151,9 @@ def _spectral(rows: int, columns: int, generator: torch.Generator, basis: Tensor
     """The leading directions, rotated at random, scaled so that the mean square of an entry is 1.
 
     If there are fewer of them than rows, random directions orthogonal to them make up the rest.
+
+    Returns:
+        A matrix of ``rows`` by ``columns``.
     """
     count = min(rows, columns)
     rotation = _orthogonal(rows, count, generator)
@@ -172,6 +192,9 @@ def scaled_basis(values: np.ndarray, vectors: np.ndarray) -> dict[str, Any]:
 
 def read_basis(stored: Mapping[str, Any]) -> Tensor:
     """The rows that :func:`scaled_basis` stored.
+
+    Returns:
+        One direction per row.
 
     Raises:
         ValueError: it is not such a record.

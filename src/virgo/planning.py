@@ -137,6 +137,13 @@ def closed_form(study: Study, method: rules.Method) -> list[Row]:
 
     A weight used several times gets the geometric mean of what its uses ask for, which leaves the
     variance at the far end unchanged.
+
+    Args:
+        study: the model on its graph.
+        method: the rule.
+
+    Returns:
+        The rows, in the order in which weights are first used.
     """
     rows = []
     for name, uses in study.uses.items():
@@ -250,6 +257,12 @@ def seen_activation(trace: Trace) -> Activation:
 
     A network of one layer, or one that is linear between its layers, has none to be read; of
     several kinds the first that ran counts, and PReLU, which learns its slope, counts as ReLU.
+
+    Args:
+        trace: of the pass.
+
+    Returns:
+        Its name, or a function where a number shapes it.
     """
     if not trace.activations:
         return "relu"
@@ -267,6 +280,15 @@ def seen_activation(trace: Trace) -> Activation:
 
 def resolve_gain(nonlinearity: Activation) -> tuple[str, float]:
     """The name and the gain of an activation given by name or as a function.
+
+    Args:
+        nonlinearity: as :func:`virgo.plan` takes it.
+
+    Returns:
+        The name and the gain.
+
+    Raises:
+        OptionError: if it is unknown, no function of one tensor, or lets nothing through.
 
     >>> resolve_gain("relu")
     ('relu', 2.0)

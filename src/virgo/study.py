@@ -360,6 +360,9 @@ class Study:
         Lemma 1 with assumption 5: the gradient at the logits is ``1/C`` minus the one-hot label,
         on the training nodes. Classes pull in different directions, and where nothing is
         rectified those directions cancel over neighbours.
+
+        Returns:
+            One number per node, or one column per class.
         """
         ones = self.inputs.ones()
         if self.distribution not in PAIRED or self.num_classes is None:
@@ -471,6 +474,12 @@ class Study:
 
         Of a weight used in several places, one that needs pairs decides: pairs of blocks are
         linear on other input too.
+
+        Returns:
+            Of the input, of the output.
+
+        Raises:
+            OptionError: if there is no room for pairs.
         """
         if self.distribution not in PAIRED:
             return False, False

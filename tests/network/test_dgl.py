@@ -213,14 +213,16 @@ def independent(model: DGLStack, graph: Any) -> list[float]:
 
 
 DESCRIBED: dict[str, Callable[[], nn.Module]] = {
-    **{f"GraphConv {n}": lambda n=n: dgl_nn.GraphConv(4, 4, norm=n, allow_zero_in_degree=True)
-       for n in ("both", "left", "right", "none")},
+    **{
+        f"GraphConv {n}": lambda n=n: dgl_nn.GraphConv(4, 4, norm=n, allow_zero_in_degree=True)
+        for n in ("both", "left", "right", "none")
+    },
     "SAGEConv mean": lambda: dgl_nn.SAGEConv(4, 4, "mean"),
     "SAGEConv gcn": lambda: dgl_nn.SAGEConv(4, 4, "gcn"),
     "GINConv sum": lambda: dgl_nn.GINConv(nn.Linear(4, 4), "sum", init_eps=0.5),
     "GINConv mean": lambda: dgl_nn.GINConv(nn.Linear(4, 4), "mean", init_eps=0.5),
     "SGConv": lambda: dgl_nn.SGConv(4, 4, k=2, allow_zero_in_degree=True),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
@@ -247,12 +249,15 @@ def test_descriptions_are_what_the_layer_computes(name: str, weighted: bool) -> 
     assert all(term.weight in parameters for term in stage)
 
 
-@pytest.mark.parametrize("make", [
-    lambda: dgl_nn.SAGEConv(4, 4, "pool"),
-    lambda: dgl_nn.SAGEConv(4, 4, "mean", norm=nn.LayerNorm(4)),
-    lambda: dgl_nn.GINConv(nn.Linear(4, 4), "max"),
-    lambda: dgl_nn.SGConv(4, 4, norm=nn.LayerNorm(4)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: dgl_nn.SAGEConv(4, 4, "pool"),
+        lambda: dgl_nn.SAGEConv(4, 4, "mean", norm=nn.LayerNorm(4)),
+        lambda: dgl_nn.GINConv(nn.Linear(4, 4), "max"),
+        lambda: dgl_nn.SGConv(4, 4, norm=nn.LayerNorm(4)),
+    ],
+)
 def test_layers_without_constant_coefficients_are_refused_by_name(make: Any) -> None:
     layer = make()
     describe = describe_kind(layer)

@@ -125,6 +125,12 @@ def _arma(layer: pyg.ARMAConv, view: LayerView) -> list[Stage]:
     With more layers the root term of each reads the layer's input and not the stage before it,
     and the mean of several stacks behind an activation is no linear map: both are left to the
     measured estimate.
+
+    Returns:
+        One stage.
+
+    Raises:
+        LayerError: for options that are not described.
     """
     if layer.num_layers > 1:
         raise LayerError("ARMAConv(num_layers > 1), every layer of which reads the first's input")
@@ -150,6 +156,12 @@ def _hypergraph(layer: pyg.HypergraphConv, view: LayerView) -> list[Stage]:
     """``D^-1 H B^-1 H^T x W``: the mean over a node's hyperedges of the mean over their nodes.
 
     ``H`` is read as edges from nodes to hyperedges, numbered like nodes.
+
+    Returns:
+        One stage.
+
+    Raises:
+        LayerError: for options that are not described.
     """
     require_sum(layer)
     view.refuse(layer, "hyperedge_weight")

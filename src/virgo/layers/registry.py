@@ -41,6 +41,12 @@ class Term:
     def fans(self, shape: Sequence[int]) -> tuple[int, int]:
         """Fan in and fan out of a weight of this shape.
 
+        Args:
+            shape: of the parameter.
+
+        Returns:
+            The two numbers that a rule takes.
+
         >>> import torch
         >>> term = Term(Graph(torch.tensor([[0], [1]]), 2).mean(), "w", outputs=0.25)
         >>> term.fans((32, 16))  # four heads of 8, averaged
@@ -129,6 +135,15 @@ def register_layer(kind: type[nn.Module] | str) -> Callable[[F], F]:
     Subclasses are covered unless they override ``forward``, ``message`` or their like, since then
     nobody knows what they compute. Registering a class again replaces its description. In place
     of the class its full name will do (``"package.module.MyConv"``), which imports nothing.
+
+    Args:
+        kind: the class of the layer, or its full name.
+
+    Returns:
+        The decorator.
+
+    Raises:
+        LayerError: if this is neither.
 
     >>> from torch_geometric.nn import MessagePassing
     >>> class Half(MessagePassing):

@@ -70,6 +70,12 @@ def _rgat(layer: pyg.RGATConv, view: LayerView) -> list[Stage]:
     """Attention over all neighbours or over those of one relation: :mod:`virgo.layers.attention`.
 
     All relations share one softmax by default, so each has the coefficients of its edges among all.
+
+    Returns:
+        One stage.
+
+    Raises:
+        LayerError: for options that are not described.
     """
     require_sum(layer)
     if layer.mod is not None or layer.attention_mode != "additive-self-attention":
