@@ -197,3 +197,11 @@ def test_one_advice_is_given_and_it_was_tried(data: Data) -> None:
     assert all(torch.equal(before[name], p) for name, p in model.named_parameters())
     virgo.init_(model, data)
     assert f"then {virgo.check(model, data, advice=False).level}" in report.advice
+
+
+def test_a_loader_leaves_the_random_state_alone(data: Data) -> None:
+    """Its first batch draws a seed for workers, and a shuffled one an order."""
+    graphs = [Data(x=data.x, edge_index=data.edge_index, y=torch.tensor([1])) for _ in range(4)]
+    model, state = Pooled(data.num_features, 3), torch.get_rng_state()
+    virgo.check(model, DataLoader(graphs, batch_size=2, shuffle=True), advice=False)
+    assert torch.equal(torch.get_rng_state(), state)
