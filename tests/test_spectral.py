@@ -410,21 +410,16 @@ def test_a_hidden_width_of_one_is_refused() -> None:
 # --- auto -----------------------------------------------------------------------------------------
 
 
-def test_auto_tries_spectral_before_mirrored_weights_on_a_deep_stack() -> None:
+def test_auto_tries_spectral_weights_on_a_deep_stack_and_mirrored_ones_only_without() -> None:
     data = graph(nodes=200, edges=800)
     data.x = data.x.float()
     model = GCN(12, 16, 12, 3)
     plan = virgo.plan(model, data)
     assert plan.choice is not None
     tried = [candidate["name"] for candidate in plan.choice["tried"]]
-    for pair in (
-        ("virgo-backward+spectral", "virgo-backward+mirrored"),
-        (
-            "spectral weights, scaled by measured passes",
-            "mirrored weights, scaled by measured passes",
-        ),
-    ):
-        assert tried.index(pair[0]) < tried.index(pair[1])
+    assert "virgo-backward+spectral" in tried
+    assert "spectral weights, scaled by measured passes" in tried
+    assert not any("mirrored" in name for name in tried)
     twin = GCN(12, 16, 12, 3)
     virgo.Plan.from_json(plan.to_json()).apply_(twin)
     shallow = virgo.plan(GCN(12, 16, 2, 3), data)

@@ -188,7 +188,7 @@ def test_the_default_serves_every_layer(name: str, data: Data, graph: Any) -> No
     tried, others = (
         {t["name"]: t["score"] for t in choice["tried"]} for choice in (plan.choice, other.choice)
     )
-    assert tried.keys() == others.keys()
+    assert tried.keys() <= others.keys()  # PyG's attention and relations have closed forms, too
     # what is drawn depends on the weights' names, which are the libraries' own
     for kept in ("as it is", "own weights, scaled by measured passes"):
         assert tried[kept] == pytest.approx(others[kept], rel=0.02)
