@@ -384,6 +384,7 @@ def squares(layer: nn.Module, data: Data, planned: set[str], seed: int) -> tuple
     return float(result.detach().square().mean()), float(gradient.square().mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RANDOM)
 def test_second_moments_over_random_weights(kind: str) -> None:
     """Fans, heads and parts side by side: both directions, within five standard errors.
