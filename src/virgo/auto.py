@@ -32,7 +32,7 @@ from virgo.planning import Options, named_plan
 from virgo.plans import Plan, Row
 from virgo.study import looks_up_features
 
-#: A score must fall by this much to count: a range that is a quarter narrower.
+#: A score must fall by this much to count: a range that is a fifth narrower.
 NOISE = 0.1
 #: No range may grow by more than this factor, however good the rest is.
 WORSE = 1.1
@@ -137,14 +137,16 @@ def choose(model: nn.Module, inputs: Inputs, options: Options) -> Plan:
             with _applied(plan, model):
                 return profile(model, prepared, options.forward, loss)
 
-        def balanced(name: str, start: Plan, quiet: float) -> Candidate:
+        def balanced(name: str, start: Plan) -> list[Candidate]:
             """The weights that ``start`` draws, with their scales from measured passes."""
             with _applied(start, model):
                 first = profile(model, prepared, options.forward, loss)
-                factors, seen = balance(
-                    model, prepared, first, options.forward, loss, units, quiet=quiet
-                )
-            return Candidate(name, seen, _scaled_by(start, factors))
+                found = [
+                    balance(model, prepared, first, options.forward, loss, units, quiet=quiet)
+                    for quiet in ((0.0, 1.0, 2.0) if residual_branches(own.seen) else (0.0,))
+                ]
+            title = f"{name}, scaled by measured passes"
+            return [Candidate(title, seen, _scaled_by(start, factors)) for factors, seen in found]
 
         own = Candidate("as it is", _first_profile(model, prepared, options, loss))
         closed = [
@@ -156,11 +158,7 @@ def choose(model: nn.Module, inputs: Inputs, options: Options) -> Plan:
             drawn = next((c.plan for c in closed if c.name.endswith(f"+{distribution}")), None)
             if drawn is not None:
                 starts[f"{distribution} weights"] = _joined(drawn, starts["own weights"])
-        measured = [
-            balanced(f"{name}, scaled by measured passes", start, quiet)
-            for name, start in starts.items()
-            for quiet in ((0.0, 1.0, 2.0) if residual_branches(own.seen) else (0.0,))
-        ]
+        measured = [c for name, start in starts.items() for c in balanced(name, start)]
     candidates = [own, *closed, *measured]
     best = pick(candidates)
     return _explained(best, candidates, units, model, inputs, sample, options, loss)
@@ -314,14 +312,11 @@ def _explained(
     planned = {row.weight for row in plan.rows} | set(plan.biases)
     reasons = {name: reason for unit in units for name, reason in unit.left_alone}
     reasons |= dict(plan.left_alone)
-    default = "already stable" if best is own else "outside of every unit that ran"
     left_alone = [
-        (name, reasons.get(name, default))
+        (name, "already stable" if best is own else reasons.get(name, "outside of every unit"))
         for name, _ in model.named_parameters()
         if name not in planned
     ]
-    if best is own:
-        left_alone = [(name, "already stable") for name, _ in left_alone]
     notes = list(plan.notes)
     if not any(unit.weights for unit in units):
         notes.append("nothing to do: no unit has a weight to scale")

@@ -52,7 +52,6 @@ class UnitCall:
     variance: float = math.nan  # over columns, mean over rows: the paper's definition
     gradient_variance: float = math.nan
     parents: dict[int, Link] = field(default_factory=dict)
-    from_input: bool = False
 
     @property
     def is_sound(self) -> bool:
@@ -217,7 +216,6 @@ class _Recorder:
             tensors = received(arguments_of(unit, args, kwargs))
             call = UnitCall(path, math.nan, 0, 0, received=mean_square(tensors))
             call.parents = self._links(tensors)
-            call.from_input = not call.parents
             if not self.result.calls:
                 self.result.entry = call.received
             self.open.append(call)
