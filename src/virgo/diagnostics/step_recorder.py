@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from virgo.network.modules import arguments_of, float_tensors, layers_of, received
 from virgo.network.probe import Args, Kwargs, LayerHooks, gradient_norm, variance
+from virgo.network.profile import is_recomputing
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class StepRecorder:
             and torch.is_grad_enabled()
             and id(layer) in self.paths
             and not torch.compiler.is_compiling()
-            and not _is_recomputing()
+            and not is_recomputing()
         )
 
     def _watch(self, name: str, tensors: list[Tensor]) -> _Signal:
@@ -134,12 +135,6 @@ class StepRecorder:
 
         signal.handles = self.hooks.on_gradients(watched, arrive)
         return signal
-
-
-def _is_recomputing() -> bool:
-    """Whether a backward pass runs: activation checkpointing calls layers again during it."""
-    current = getattr(torch._C, "_current_graph_task_id", None)
-    return current is not None and current() != -1
 
 
 def _norm_into(norms: dict[str, Tensor], name: str) -> Callable[[Tensor], None]:

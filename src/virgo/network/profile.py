@@ -296,7 +296,8 @@ class _Arrival:
 
 def is_recomputing() -> bool:
     """Whether a backward pass runs: activation checkpointing calls layers again during it."""
-    return bool(torch._C._current_graph_task_id() != -1)
+    current = getattr(torch._C, "_current_graph_task_id", None)
+    return current is not None and current() != -1
 
 
 def mean_square(tensors: list[Tensor]) -> float:
