@@ -66,16 +66,17 @@ def dense_svd(data: Data, layers: int) -> tuple[np.ndarray, np.ndarray]:
 # --- the directions -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("power", [0.0, -0.5, -1.0])
 @pytest.mark.parametrize("layers", [2, 5])
-def test_directions_and_their_scales_are_those_of_a_dense_svd(layers: int) -> None:
+def test_directions_and_their_scales_are_those_of_a_dense_svd(layers: int, power: float) -> None:
     """Stored in float32 and scaled to unit mean square, hence 1e-5 and ratios of scales."""
     data = graph()
-    plan = virgo.plan(gcn(12, 8, layers), data, "virgo-backward", **OPTIONS)
+    plan = virgo.plan(gcn(12, 8, layers), data, "virgo-backward", power=power, **OPTIONS)
     rows = read_basis(plan.basis).double().numpy()
     values, vectors = dense_svd(data, layers)
     assert rows.shape == (4, 12)
     lengths = np.linalg.norm(rows, axis=1)
-    np.testing.assert_allclose(lengths / lengths[0], (values[:4] / values[0]) ** -0.5, rtol=1e-5)
+    np.testing.assert_allclose(lengths / lengths[0], (values[:4] / values[0]) ** power, rtol=1e-5)
     overlap = np.abs((rows / lengths[:, None]) @ vectors[:4].T)
     np.testing.assert_allclose(overlap, np.eye(4), atol=1e-5)
     # negative control: the directions of the features themselves are others
@@ -100,7 +101,7 @@ def test_the_first_weight_spans_these_directions_and_no_others() -> None:
 def test_half_whitening_leaves_the_root_of_the_singular_values() -> None:
     """``K X M^T`` has singular values ``s * s^-1/2``, whatever the rotation."""
     data, layers = graph(), 3
-    plan = virgo.plan(gcn(12, 8, layers), data, "virgo-backward", **OPTIONS)
+    plan = virgo.plan(gcn(12, 8, layers), data, "virgo-backward", power=-0.5, **OPTIONS)
     values, vectors = dense_svd(data, layers)
     weight = plan.draw(plan.rows[0], 0, torch.empty(8, 12, dtype=torch.float64))[:4].numpy()
     inner = np.linalg.svd(np.diag(values) @ vectors @ weight.T, compute_uv=False)[:4]
@@ -135,7 +136,7 @@ def test_several_terms_add_their_squares(
     monkeypatch.setattr(spectrum, "SIGN_DRAWS", 4000)
     data = graph(features=5)
     model = Stack([kind(5, 10)]).double()
-    plan = virgo.plan(model, data, "virgo-backward", **OPTIONS)
+    plan = virgo.plan(model, data, "virgo-backward", power=-0.5, **OPTIONS)
     adjacency = np.zeros((data.num_nodes, data.num_nodes))
     np.add.at(adjacency, (data.edge_index[1].numpy(), data.edge_index[0].numpy()), 1.0)
     if kind is SAGEConv:

@@ -17,10 +17,11 @@ an ordinary random row, so that it is alive and can learn, and sends zeros, so t
 stays linear.
 
 **Spectral weights** are mirrored, with the rows of :math:`M` not in random directions but in those
-of the features that survive the network: :math:`M = R\,\Sigma^{-1/2} V^\top` with the largest
+of the features that survive the network: :math:`M = R\,\Sigma^{p} V^\top` with the largest
 singular values :math:`\Sigma` and right singular vectors :math:`V` of
-:math:`P_{L-1} \cdots P_0 X` (:mod:`virgo.graph.spectrum`) and :math:`R` a random rotation. Random
-directions spend most of the width on what the first few hops average away.
+:math:`P_{L-1} \cdots P_0 X` (:mod:`virgo.graph.spectrum`), :math:`R` a random rotation and
+:math:`p` the power, 0 by default. Random directions spend most of the width on what the first few
+hops average away.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ DISTRIBUTIONS = ("uniform", "normal", "truncated", "orthogonal", "mirrored", "sp
 #: one first.
 PAIRED = ("spectral", "mirrored")
 #: Of a singular value, by which a spectral direction is scaled: -1 makes all directions equally
-#: strong at the far end, 0 leaves them as they are; of the three -1/2 did best on Cora.
-SPECTRAL_POWER = -0.5
+#: strong at the far end, 0 takes the principal directions as they are. On Cora 0, -1/4 and -1/2
+#: are alike, on CiteSeer and PubMed 0 is better (docs/depth.md).
+SPECTRAL_POWER = 0.0
 #: Variance of a standard normal cut off at two standard deviations.
 _TRUNCATED_VARIANCE = 1.0 - 2 * 2.0 * math.exp(-2.0) / math.sqrt(2 * math.pi) / math.erf(
     math.sqrt(2.0)
@@ -170,21 +172,24 @@ def _spectral(rows: int, columns: int, generator: torch.Generator, basis: Tensor
     return rotation @ directions / math.sqrt(count)
 
 
-def scaled_basis(values: np.ndarray, vectors: np.ndarray) -> dict[str, Any]:
-    """Singular directions times their values to :data:`SPECTRAL_POWER`, as a plan stores them.
+def scaled_basis(
+    values: np.ndarray, vectors: np.ndarray, power: float = SPECTRAL_POWER
+) -> dict[str, Any]:
+    """Singular directions times a power of their values, as a plan stores them.
 
     Args:
         values: singular values, largest first.
         vectors: one direction of the features per row.
+        power: of the singular values.
 
     Returns:
         ``shape`` and ``float32``, the rows of unit mean square in base64, little-endian.
 
-    >>> stored = scaled_basis(np.array([4.0, 1.0]), np.eye(2))
+    >>> stored = scaled_basis(np.array([4.0, 1.0]), np.eye(2), power=-0.5)
     >>> read_basis(stored)[1, 1] / read_basis(stored)[0, 0]
     tensor(2.)
     """
-    rows = vectors * (values / values[0])[:, None] ** SPECTRAL_POWER
+    rows = vectors * (values / values[0])[:, None] ** power
     rows = rows / np.sqrt(np.square(rows).mean())
     text = base64.b64encode(rows.astype("<f4").tobytes()).decode("ascii")
     return {"shape": list(rows.shape), "float32": text}

@@ -11,6 +11,7 @@ from torch import nn
 
 from virgo import auto, planning
 from virgo.calibrate_samples import NODES, measured_on_samples
+from virgo.draws import SPECTRAL_POWER
 from virgo.errors import OptionError, named_options
 from virgo.network import reading
 from virgo.network.graph_inputs import GraphInputs, is_graph
@@ -44,6 +45,7 @@ def init_(
     nodes: int = NODES,
     loss: Loss | None = None,
     tolerance: float = 1.02,
+    power: float = SPECTRAL_POWER,
 ) -> Plan:
     """Initialise ``model`` in place for the graph in ``data``; returns the plan it applied.
 
@@ -98,6 +100,7 @@ def plan(
     nodes: int = NODES,
     loss: Loss | None = None,
     tolerance: float = 1.02,
+    power: float = SPECTRAL_POWER,
 ) -> Plan:
     """The variance of every weight of ``model`` on the graph in ``data``. Nothing is touched.
 
@@ -134,6 +137,8 @@ def plan(
             ``data.y[data.train_mask]`` where there are classes.
         tolerance: how far from equal two layers may be, as a factor, before a measured estimate
             stops refining.
+        power: of the singular values by which spectral directions are scaled, from -1 (all alike
+            at the far end) to 0.
 
     Returns:
         The plan, which :meth:`Plan.apply_` draws from.

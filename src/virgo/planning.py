@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from virgo import calibrate, released, rules, theory
-from virgo.draws import DISTRIBUTIONS, PAIRED
+from virgo.draws import DISTRIBUTIONS, PAIRED, SPECTRAL_POWER
 from virgo.errors import LayerError, OptionError, suggestion
 from virgo.layers import is_layer
 from virgo.network.inputs import Forward, Inputs
@@ -46,6 +46,7 @@ class Options:
     forward: Forward | None = None
     loss: Loss | None = None
     tolerance: float = 1.02
+    power: float = SPECTRAL_POWER
 
     def __post_init__(self) -> None:
         if self.bias is None:
@@ -61,6 +62,16 @@ class Options:
         if not isinstance(number, (int, float)) or not number > 1:
             raise OptionError(
                 f"tolerance: expected a factor above 1, got {self.tolerance!r}. Try 1.02."
+            )
+        power: object = self.power
+        if not isinstance(power, (int, float)) or not -2 <= power <= 2:
+            raise OptionError(
+                f"power: expected a number between -2 and 2, got {power!r}. Try 0 or -0.5."
+            )
+        if power != SPECTRAL_POWER and self.distribution != "spectral":
+            raise OptionError(
+                f"power: expected it beside distribution='spectral', got {self.distribution!r}. "
+                f"Leave it out."
             )
         calls: tuple[tuple[str, str, object], ...] = (
             ("loss", "output, data", self.loss),
@@ -98,6 +109,7 @@ def named_plan(model: nn.Module, inputs: Inputs, method: str, options: Options) 
         options.signal,
         options.distribution,
         options.seed,
+        options.power,
         strict=options.estimate == "analytic",
     )
     study.notes += inputs.check_signal(study.looks_up_features)

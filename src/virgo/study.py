@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from virgo.draws import PAIRED, generator_for, read_basis, scaled_basis, standard
+from virgo.draws import PAIRED, SPECTRAL_POWER, generator_for, read_basis, scaled_basis, standard
 from virgo.errors import GraphError, LayerError, OptionError
 from virgo.graph.amplitudes import Hops, check_cancellation, hops
 from virgo.graph.operators import Graph, NodeOperator
@@ -34,6 +34,7 @@ class Study:
     signal: str
     distribution: str
     seed: int
+    power: float = SPECTRAL_POWER
     strict: bool = True  # whether a layer that cannot be described is an error
     num_classes: int | None = None
     notes: list[str] = field(default_factory=list)
@@ -346,7 +347,7 @@ class Study:
                 f"spectral: {kept} directions survive, fewer than the {wanted} pairs of units: the "
                 f"rest as mirrored"
             )
-        return scaled_basis(spectrum.values, spectrum.vectors)
+        return scaled_basis(spectrum.values, spectrum.vectors, self.power)
 
     @cached_property
     def backward_hops(self) -> Hops:
