@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from virgo.init import init_, plan
     from virgo.layers import LayerView, Stage, Term, register_layer
     from virgo.plans import Plan, Row
+    from virgo.ridge import fit_last_
     from virgo.rules import methods, register_method
 
 __version__ = "0.1.0"
@@ -50,6 +51,7 @@ __all__ = [
     "check",
     "compare",
     "data",
+    "fit_last_",
     "init_",
     "measure",
     "methods",
@@ -78,6 +80,7 @@ _HOMES = {
     "init": ("init_", "plan"),
     "layers": ("LayerView", "Stage", "Term", "register_layer"),
     "plans": ("Plan", "Row"),
+    "ridge": ("fit_last_",),
     "rules": ("methods", "register_method"),
 }
 #: Modules that are attributes of the package without having been imported.
