@@ -191,18 +191,17 @@ def test_the_network_is_linear_at_initialisation(kind: str, hidden: int, method:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_signal_has_unit_mean_square_in_every_layer(seed: int) -> None:
-    """Before the ReLU, whatever the scale of the features (basis in float32: 1e-5)."""
+def test_the_forward_scale_is_exact_from_the_features_on(seed: int) -> None:
+    """The mean square of every hidden layer is that of the features (basis in float32: 1e-5)."""
     data = graph(seed=seed)
-    data.x = data.x * 10.0 ** (-3 * seed)
     model = gcn(12, 8, 7)
     virgo.init_(model, data, "virgo-forward", distribution="spectral", seed=seed)
-    h, squares = data.x, []
+    h, squares = data.x, [float(data.x.square().mean())]
     with torch.no_grad():
         for layer in model.convs[:-1]:
             h = layer(h, data.edge_index).relu()
             squares.append(float(h.square().mean()))
-    assert squares == pytest.approx([0.5] * len(squares), rel=1e-5)  # unit before the ReLU
+    assert max(squares) / min(squares) < 1 + 1e-5
 
 
 def test_measured_scales_hold_too() -> None:

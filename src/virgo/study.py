@@ -249,16 +249,17 @@ class Study:
         weight = self._half_weight(self.feature_weights[0], "spectral")
         return self.features.times(weight.T.contiguous().double().numpy())
 
-    def _unit_signal_variance(self, name: str) -> float:
-        r"""The variance of a weight of features that brings the signal to unit mean square.
+    @cached_property
+    def _spectral_excess(self) -> float:
+        r"""How much stronger :math:`X M` is than with random directions.
 
-        It replaces a method's: with the features' own scale, of 0.003 on row-normalised Cora, the
-        first layer's entries are so small that a few steps of Adam overwrite its directions. It is
-        one factor for the whole signal and so leaves every ratio between layers as it was.
+        A method's variance of the first weight is for random ones, where the mean of
+        :math:`\lVert X M\rVert^2` is :math:`k \lVert X\rVert^2`. Dividing by the excess makes
+        Theorem 3 exact again. It costs Theorem 4 nothing, as the gradient at the features trains
+        nothing; without it the logits of 16 layers on Cora are four times mirrored ones.
         """
-        call, stage, _ = self.uses[name][0]
         start = self._spectral_start
-        return self.forward_hops.ratios[call, stage] * start.size / squared_norm(start)
+        return float(squared_norm(start) / (start.shape[1] * self.features.squares))
 
     def _projected_features(self) -> Any:
         """``X M``, the signal of a mirrored network: it is linear, so its amplitudes are exact."""
@@ -448,8 +449,7 @@ class Study:
         fan_in, fan_out = self.fans(name)
         mirror_in, mirror_out = self._mirrors(name)
         if self.distribution == "spectral" and name in self.feature_weights:
-            wanted = self._unit_signal_variance(name)
-            variance, ratio = wanted, ratio * wanted / variance
+            variance, ratio = variance / self._spectral_excess, ratio / self._spectral_excess
         return Row(
             layer=self.trace.calls[call].path,
             weight=name,
