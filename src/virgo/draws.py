@@ -39,6 +39,8 @@ from torch import Tensor
 from virgo.errors import OptionError
 
 DISTRIBUTIONS = ("uniform", "normal", "truncated", "orthogonal", "mirrored", "spectral", "own")
+#: Those that belong to one method each and so are nobody's choice: the padded identity.
+STRUCTURED = ("identity",)
 #: Those that pair hidden units, so that a ReLU network is linear at initialisation, the better
 #: one first.
 PAIRED = ("spectral", "mirrored")
@@ -87,7 +89,7 @@ def standard(
     Args:
         shape: ``[..., out, in]``, or ``[..., in, out]`` with ``in_first``; leading dimensions
             are independent matrices.
-        distribution: one of ``DISTRIBUTIONS`` but ``"own"``.
+        distribution: one of ``DISTRIBUTIONS`` but ``"own"``, or of ``STRUCTURED``.
         generator: of the draw.
         mirror_in: for ``"mirrored"``, whether the input comes in pairs of opposite sign.
         mirror_out: for ``"mirrored"``, whether the output shall.
@@ -101,7 +103,7 @@ def standard(
     Raises:
         OptionError: if the distribution is unknown or does not fit the shape.
     """
-    if distribution not in DISTRIBUTIONS:
+    if distribution not in (*DISTRIBUTIONS, *STRUCTURED):
         raise OptionError(
             f"distribution: expected one of {', '.join(DISTRIBUTIONS)}, got {distribution!r}. "
             f"Choose one."
@@ -124,12 +126,15 @@ def standard(
     *many, rows, columns = shape
     if in_first:
         rows, columns = columns, rows
-    matrices = [
-        _orthogonal(rows, columns, generator)
-        if distribution == "orthogonal"
-        else _mirrored(rows, columns, generator, mirror_in, mirror_out, basis)
-        for _ in range(math.prod(many))
-    ]
+
+    def matrix() -> Tensor:
+        if distribution == "orthogonal":
+            return _orthogonal(rows, columns, generator)
+        if distribution == "identity":
+            return _identity(rows, columns)
+        return _mirrored(rows, columns, generator, mirror_in, mirror_out, basis)
+
+    matrices = [matrix() for _ in range(math.prod(many))]
     stacked = torch.stack([m.T for m in matrices] if in_first else matrices)
     return stacked.reshape(shape).to(dtype)
 
@@ -147,6 +152,19 @@ def _orthogonal(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     q = q * torch.sign(torch.diagonal(r))
     q = q if rows >= columns else q.T
     return torch.mul(q, math.sqrt(max(rows, columns)))
+
+
+def _identity(rows: int, columns: int) -> Tensor:
+    """Identity matrices side by side or on top of each other, cut to the shape.
+
+    It has no randomness; the mean *square* of an entry is 1.
+
+    Returns:
+        A matrix of ``rows`` by ``columns``.
+    """
+    side = min(rows, columns)
+    row, column = (torch.arange(size, device="cpu") % side for size in (rows, columns))
+    return (row[:, None] == column).double() * math.sqrt(side)
 
 
 def _spectral(rows: int, columns: int, generator: torch.Generator, basis: Tensor) -> Tensor:
