@@ -39,8 +39,9 @@ from torch import Tensor
 from virgo.errors import OptionError
 
 DISTRIBUTIONS = ("uniform", "normal", "truncated", "orthogonal", "mirrored", "spectral", "own")
-#: Those that belong to one method each and so are nobody's choice: the padded identity.
-STRUCTURED = ("identity",)
+#: Those that belong to one method each and so are nobody's choice: the padded identity, and weights
+#: whose rows have all the same norm and whose columns have too.
+STRUCTURED = ("identity", "balanced")
 #: Those that pair hidden units, so that a ReLU network is linear at initialisation, the better
 #: one first.
 PAIRED = ("spectral", "mirrored")
@@ -92,7 +93,8 @@ def standard(
         distribution: one of ``DISTRIBUTIONS`` but ``"own"``, or of ``STRUCTURED``.
         generator: of the draw.
         mirror_in: for ``"mirrored"``, whether the input comes in pairs of opposite sign.
-        mirror_out: for ``"mirrored"``, whether the output shall.
+        mirror_out: for ``"mirrored"``, whether the output shall. Both also for ``"balanced"``, of
+            an even number of rows or columns.
         in_first: whether the weight is stored as ``[in, out]``.
         dtype: of the result.
         basis: for ``"spectral"``, one direction of the features per row, see :func:`scaled_basis`.
@@ -132,6 +134,10 @@ def standard(
             return _orthogonal(rows, columns, generator)
         if distribution == "identity":
             return _identity(rows, columns)
+        if distribution == "balanced":
+            block = _equal_norms(rows // (1 + mirror_out), columns // (1 + mirror_in), generator)
+            block = torch.cat([block, -block], 1) if mirror_in else block
+            return torch.cat([block, -block]) if mirror_out else block
         return _mirrored(rows, columns, generator, mirror_in, mirror_out, basis)
 
     matrices = [matrix() for _ in range(math.prod(many))]
@@ -152,6 +158,22 @@ def _orthogonal(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     q = q * torch.sign(torch.diagonal(r))
     q = q if rows >= columns else q.T
     return torch.mul(q, math.sqrt(max(rows, columns)))
+
+
+def _equal_norms(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    """A random orthogonal matrix, then all rows and all columns to mean square 1 in turn.
+
+    Returns:
+        A matrix of ``rows`` by ``columns``; of a square one nothing changes.
+    """
+    matrix = _orthogonal(rows, columns, generator)
+    for _ in range(1000):
+        matrix = matrix / matrix.square().mean(1, keepdim=True).sqrt()
+        columns_rms = matrix.square().mean(0).sqrt()
+        matrix = matrix / columns_rms
+        if float((columns_rms - 1).abs().max()) < 1e-9:
+            break
+    return matrix
 
 
 def _identity(rows: int, columns: int) -> Tensor:

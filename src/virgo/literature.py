@@ -68,7 +68,7 @@ def random_walk(width: int, gain: float = RELU_GAIN) -> float:
         OptionError: for another activation, which the paper has no formula for.
 
     >>> round(64 * random_walk(64), 4)
-    2.0793
+    2.0795
     """
     if math.isclose(gain, RELU_GAIN, rel_tol=1e-6):
         return RELU_GAIN * math.exp(2.4 / (max(width, 6) - 2.4)) / width

@@ -233,6 +233,18 @@ def _relu_slope(weight: Weight) -> float:
     return literature.relu_slope(weight.fan_in, weight.fan_out)
 
 
+@register_method("spog")
+def _spog(weight: Weight) -> float:
+    """Xavier's, with factors searched for signal, gradient and diversity (SPoGInit 2025)."""
+    return theory.xavier(weight.fan_in, weight.fan_out)
+
+
+@register_method("gat-balanced", distribution="balanced")
+def _gat_balanced(weight: Weight) -> float:
+    """GAT with zero attention and norms that balance at every unit (Mustafa et al. 2023)."""
+    return literature.balanced(weight.fan_in, weight.fan_out, weight.fan_out)
+
+
 #: Words after a plus in the name of an initialisation, and the options they stand for.
 OPTIONS = {
     "measured": {"estimate": "measured"},

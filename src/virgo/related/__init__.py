@@ -9,7 +9,9 @@ are a rule on a described layer's operator (``g-init``, ``isometric``) need noth
 from collections.abc import Callable
 
 from virgo.plans import Plan
+from virgo.related.gat_balanced import gat_balanced
 from virgo.related.lsuv import lsuv
+from virgo.related.spog import spog
 from virgo.related.units import PlanRequest, drawn_everywhere
 
 __all__ = ["PLANNERS", "PlanRequest"]
@@ -21,4 +23,6 @@ PLANNERS: dict[str, Callable[[Plan, PlanRequest], Plan]] = {
     "identity": drawn_everywhere,
     "relu-slope": drawn_everywhere,
     "lsuv": lsuv,
+    "spog": spog,
+    "gat-balanced": gat_balanced,
 }

@@ -69,28 +69,44 @@ def planned(base: Plan, request: PlanRequest, units: list[Unit]) -> Plan:
     names = {row.weight for row in rows}
     biases = {name for unit in units if names & set(unit.weights) for name in unit.biases}
     reasons = {name: reason for unit in units for name, reason in unit.left_alone}
-    reasons |= dict.fromkeys(biases, "bias='keep'")
-    zeroed = biases if base.bias == "zero" else set()
-    parameters = dict(request.model.named_parameters())
-    left_alone = [
-        (name, _reason(parameter, reasons.get(name)))
-        for name, parameter in parameters.items()
-        if name not in names | zeroed
-    ]
-    return replace(
-        base,
-        rows=tuple(rows),
-        biases=tuple(name for name in parameters if name in zeroed),
-        left_alone=tuple(left_alone),
-    )
+    return accounted(base, request.model, rows, biases, reasons, "outside of every unit")
 
 
-def _reason(parameter: nn.Parameter, reason: str | None) -> str:
-    if reason is not None:
-        return reason
-    if not parameter.requires_grad:
-        return "frozen (requires_grad=False)"
-    return "outside of every unit"
+def accounted(
+    base: Plan,
+    model: nn.Module,
+    rows: list[Row],
+    zeros: set[str],
+    reasons: dict[str, str],
+    otherwise: str,
+) -> Plan:
+    """A plan with these rows that says of every other parameter what becomes of it.
+
+    Args:
+        base: without rows.
+        model: whose parameters to account for.
+        rows: the weights to draw.
+        zeros: parameters to set to zero; a bias is left alone if biases are to be kept.
+        reasons: why others are left alone.
+        otherwise: the reason of all the rest.
+
+    Returns:
+        The plan.
+    """
+    planned = {row.weight for row in rows}
+    biases, left_alone = [], []
+    for name, parameter in model.named_parameters():
+        if name in planned:
+            continue
+        is_kept = base.bias == "keep" and name.endswith("bias")
+        if not parameter.requires_grad:
+            left_alone.append((name, "frozen (requires_grad=False)"))
+        elif name in zeros and not is_kept:
+            biases.append(name)
+        else:
+            default = "bias='keep'" if name in zeros else otherwise
+            left_alone.append((name, reasons.get(name, default)))
+    return replace(base, rows=tuple(rows), biases=tuple(biases), left_alone=tuple(left_alone))
 
 
 def _row(request: PlanRequest, gain: float, path: str, name: str) -> Row:
