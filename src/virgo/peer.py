@@ -147,7 +147,9 @@ def without_edges(inputs: Inputs) -> Inputs:
             continue
         if adjacency is not None and value is adjacency:
             ones = torch.ones(nodes, dtype=value.dtype, device=value.device)
-            eye = torch.sparse_coo_tensor(loops, ones, (nodes, nodes)).coalesce()
+            eye = torch.sparse_coo_tensor(
+                loops, ones, (nodes, nodes), check_invariants=False
+            ).coalesce()
             data[key] = eye if value.layout == eye.layout else eye.to_sparse(layout=value.layout)
         elif key == "edge_index":
             data[key] = loops
@@ -176,12 +178,12 @@ def _train(
     losses = []
     for epoch in range(epochs + 1):
         value = _loss(model, inputs, loss, forward)
-        if not bool(torch.isfinite(value)):
-            raise GraphError(
-                f"warm_start: expected a finite loss, got {float(value)} in epoch {epoch}. Lower "
-                f"lr, or initialise the model first: virgo.init_(model, data)."
-            )
         losses.append(float(value.detach()))
+        if not math.isfinite(losses[-1]):
+            raise GraphError(
+                f"warm_start: expected a finite loss, got {losses[-1]} in epoch {epoch}. Lower lr, "
+                f"or initialise the model first: virgo.init_(model, data)."
+            )
         if epoch < epochs:
             optimizer.zero_grad()
             value.backward()

@@ -9,9 +9,9 @@ are a rule on a described layer's operator (``g-init``, ``isometric``) need noth
 from collections.abc import Callable
 
 from virgo.plans import Plan
-from virgo.related.gat_balanced import gat_balanced
-from virgo.related.lsuv import lsuv
-from virgo.related.spog import spog
+from virgo.related.gat_balanced import plan_gat_balanced
+from virgo.related.lsuv import plan_lsuv
+from virgo.related.spog import plan_spog
 from virgo.related.units import PlanRequest, drawn_everywhere
 
 __all__ = ["PLANNERS", "PlanRequest"]
@@ -22,7 +22,7 @@ PLANNERS: dict[str, Callable[[Plan, PlanRequest], Plan]] = {
     "random-walk": drawn_everywhere,
     "identity": drawn_everywhere,
     "relu-slope": drawn_everywhere,
-    "lsuv": lsuv,
-    "spog": spog,
-    "gat-balanced": gat_balanced,
+    "lsuv": plan_lsuv,
+    "spog": plan_spog,
+    "gat-balanced": plan_gat_balanced,
 }

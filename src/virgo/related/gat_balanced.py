@@ -26,7 +26,7 @@ from virgo.related.units import PlanRequest, accounted
 _HOMOGENEOUS = ("relu", "leaky_relu", "linear", "identity", "none")
 
 
-def gat_balanced(base: Plan, request: PlanRequest) -> Plan:
+def plan_gat_balanced(base: Plan, request: PlanRequest) -> Plan:
     """Zero attention and balanced norms for every GAT layer that ran."""
     if request.inputs.is_hetero:
         raise GraphError(
@@ -58,7 +58,7 @@ def gat_balanced(base: Plan, request: PlanRequest) -> Plan:
     zeros = {
         f"{call.path}.{name}" if call.path else name
         for call in calls
-        for name in (*_scores(call), "bias")
+        for name in (*_scores(call), *_biases(call))
     }
     plan = accounted(base, request.model, rows, zeros, {}, "not a GAT layer")
     return replace(plan, notes=(*plan.notes, *_notes(base, request, calls, rows, pairs)))
@@ -95,6 +95,10 @@ def _scores(call: Call) -> list[str]:
     parts = value_and_scores(call.layer)
     assert parts is not None
     return parts[1]
+
+
+def _biases(call: Call) -> list[str]:
+    return [name for name, _ in call.layer.named_parameters() if name.endswith("bias")]
 
 
 def _notes(

@@ -42,7 +42,7 @@ TOLERANCE, MOST_STEPS = 0.1, 10
 Hook = Callable[[nn.Module, tuple[object, ...], dict[str, object], object], object]
 
 
-def lsuv(base: Plan, request: PlanRequest) -> Plan:
+def plan_lsuv(base: Plan, request: PlanRequest) -> Plan:
     """Orthonormal weights, scaled layer by layer; the model is left as it was."""
     request.refuse_without_features()
     units = find_units(request.model, redraw=True)

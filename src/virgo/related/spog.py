@@ -55,7 +55,7 @@ WEIGHTS = (1.0, 10.0, 1.0)
 _PROBE = 1e-3
 
 
-def spog(base: Plan, request: PlanRequest) -> Plan:
+def plan_spog(base: Plan, request: PlanRequest) -> Plan:
     """Xavier's weights with a searched factor for every unit; the model is left as it was."""
     request.refuse_without_features()
     if request.inputs.is_hetero:
