@@ -81,7 +81,7 @@ def test_edges_of_every_form_are_taken_away() -> None:
     ).coalesce()
     forms = [
         DATA,
-        Data(x=DATA.x, y=DATA.y, train_mask=DATA.train_mask, adj_t=adjacency),
+        Data(x=DATA.x, y=DATA.y, train_mask=DATA.train_mask, adj_t=adjacency.to_sparse_csr()),
         Data(
             x=DATA.x,
             y=DATA.y,

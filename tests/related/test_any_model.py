@@ -187,3 +187,9 @@ def test_biases_are_kept_where_that_is_asked_for() -> None:
     assert bool((model.convs[0].bias == 1).all())
     virgo.init_(model, DATA, "lsuv")
     assert not bool(model.convs[0].bias.any())
+
+
+def test_they_stand_beside_the_others_in_a_comparison() -> None:
+    names = ["kaiming-forward", "lsuv", "g-init", "orthogonal"]
+    result = virgo.compare(lambda depth: GCN(F, 16, depth, 7), DATA, names, [4], 1)
+    assert [name for name in names if name in str(result)] == names
