@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from virgo.graph.operators import Graph, Operator
     from virgo.init import init_, plan
     from virgo.layers import LayerView, Stage, Term, register_layer
+    from virgo.peer import WarmStart, warm_start
     from virgo.plans import Plan, Row
     from virgo.ridge import fit_last_
     from virgo.rules import methods, register_method
@@ -48,6 +49,7 @@ __all__ = [
     "Term",
     "Thresholds",
     "VirgoError",
+    "WarmStart",
     "check",
     "compare",
     "data",
@@ -59,6 +61,7 @@ __all__ = [
     "register_layer",
     "register_method",
     "verify",
+    "warm_start",
 ]
 
 #: Where names are that are imported when they are first used. PyTorch and PyG take seconds to
@@ -79,6 +82,7 @@ _HOMES = {
     "graph.operators": ("Graph", "Operator"),
     "init": ("init_", "plan"),
     "layers": ("LayerView", "Stage", "Term", "register_layer"),
+    "peer": ("WarmStart", "warm_start"),
     "plans": ("Plan", "Row"),
     "ridge": ("fit_last_",),
     "rules": ("methods", "register_method"),

@@ -66,8 +66,16 @@ class State:
     cost: float
 
 
-def find_units(model: nn.Module) -> list[Unit]:
-    """The units of a model with the weights to scale in each, and what is left alone and why."""
+def find_units(model: nn.Module, *, redraw: bool = False) -> list[Unit]:
+    """The units of a model with the weights to scale in each, and what is left alone and why.
+
+    Args:
+        model: unwrapped, not lazy.
+        redraw: whether weights will be drawn anew, so that it does not matter what they hold.
+
+    Returns:
+        The units, in order of declaration.
+    """
     names = {id(p): name for name, p in model.named_parameters()}
     taken: set[str] = set()
     units = []
@@ -81,7 +89,7 @@ def find_units(model: nn.Module) -> list[Unit]:
             if name in taken:
                 continue
             taken.add(name)
-            reason = _reason(module, local, parameter)
+            reason = _reason(module, local, parameter) or ("" if redraw else _content(parameter))
             if reason == "bias":
                 unit.biases.append(name)
             elif reason:
@@ -109,6 +117,11 @@ def _reason(module: nn.Module, local: str, parameter: nn.Parameter) -> str:
         return "decides where to look, not how much passes"
     if parameter.dim() < 2 or (parameter.size(0) == 1 and not is_linear(owner)):
         return "a vector"
+    return ""
+
+
+def _content(parameter: nn.Parameter) -> str:
+    """Why what a weight holds cannot be scaled; empty if it can."""
     if not bool(parameter.detach().any()):
         return "all zeros, which no scale changes"
     if not bool(torch.isfinite(parameter.detach()).all()):

@@ -39,6 +39,9 @@ from torch import Tensor
 from virgo.errors import OptionError
 
 DISTRIBUTIONS = ("uniform", "normal", "truncated", "orthogonal", "mirrored", "spectral", "own")
+#: Those that belong to one method each and so are nobody's choice: the padded identity, and weights
+#: whose rows have all the same norm and whose columns have too.
+STRUCTURED = ("identity", "balanced")
 #: Those that pair hidden units, so that a ReLU network is linear at initialisation, the better
 #: one first.
 PAIRED = ("spectral", "mirrored")
@@ -87,10 +90,11 @@ def standard(
     Args:
         shape: ``[..., out, in]``, or ``[..., in, out]`` with ``in_first``; leading dimensions
             are independent matrices.
-        distribution: one of ``DISTRIBUTIONS`` but ``"own"``.
+        distribution: one of ``DISTRIBUTIONS`` but ``"own"``, or of ``STRUCTURED``.
         generator: of the draw.
         mirror_in: for ``"mirrored"``, whether the input comes in pairs of opposite sign.
-        mirror_out: for ``"mirrored"``, whether the output shall.
+        mirror_out: for ``"mirrored"``, whether the output shall. Both also for ``"balanced"``, of
+            an even number of rows or columns.
         in_first: whether the weight is stored as ``[in, out]``.
         dtype: of the result.
         basis: for ``"spectral"``, one direction of the features per row, see :func:`scaled_basis`.
@@ -101,7 +105,7 @@ def standard(
     Raises:
         OptionError: if the distribution is unknown or does not fit the shape.
     """
-    if distribution not in DISTRIBUTIONS:
+    if distribution not in (*DISTRIBUTIONS, *STRUCTURED):
         raise OptionError(
             f"distribution: expected one of {', '.join(DISTRIBUTIONS)}, got {distribution!r}. "
             f"Choose one."
@@ -124,12 +128,19 @@ def standard(
     *many, rows, columns = shape
     if in_first:
         rows, columns = columns, rows
-    matrices = [
-        _orthogonal(rows, columns, generator)
-        if distribution == "orthogonal"
-        else _mirrored(rows, columns, generator, mirror_in, mirror_out, basis)
-        for _ in range(math.prod(many))
-    ]
+
+    def matrix() -> Tensor:
+        if distribution == "orthogonal":
+            return _orthogonal(rows, columns, generator)
+        if distribution == "identity":
+            return _identity(rows, columns)
+        if distribution == "balanced":
+            block = _equal_norms(rows // (1 + mirror_out), columns // (1 + mirror_in), generator)
+            block = torch.cat([block, -block], 1) if mirror_in else block
+            return torch.cat([block, -block]) if mirror_out else block
+        return _mirrored(rows, columns, generator, mirror_in, mirror_out, basis)
+
+    matrices = [matrix() for _ in range(math.prod(many))]
     stacked = torch.stack([m.T for m in matrices] if in_first else matrices)
     return stacked.reshape(shape).to(dtype)
 
@@ -147,6 +158,35 @@ def _orthogonal(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     q = q * torch.sign(torch.diagonal(r))
     q = q if rows >= columns else q.T
     return torch.mul(q, math.sqrt(max(rows, columns)))
+
+
+def _equal_norms(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    """A random orthogonal matrix, then all rows and all columns to mean square 1 in turn.
+
+    Returns:
+        A matrix of ``rows`` by ``columns``; of a square one nothing changes.
+    """
+    matrix = _orthogonal(rows, columns, generator)
+    for _ in range(1000):
+        matrix = matrix / matrix.square().mean(1, keepdim=True).sqrt()
+        columns_rms = matrix.square().mean(0).sqrt()
+        matrix = matrix / columns_rms
+        if float((columns_rms - 1).abs().max()) < 1e-9:
+            break
+    return matrix
+
+
+def _identity(rows: int, columns: int) -> Tensor:
+    """Identity matrices side by side or on top of each other, cut to the shape.
+
+    It has no randomness; the mean *square* of an entry is 1.
+
+    Returns:
+        A matrix of ``rows`` by ``columns``.
+    """
+    side = min(rows, columns)
+    row, column = (torch.arange(size, device="cpu") % side for size in (rows, columns))
+    return (row[:, None] == column).double() * math.sqrt(side)
 
 
 def _spectral(rows: int, columns: int, generator: torch.Generator, basis: Tensor) -> Tensor:

@@ -10,16 +10,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from virgo import calibrate, released, rules, theory
+from virgo import calibrate, related, released, rules, theory
 from virgo.draws import DISTRIBUTIONS, PAIRED, SPECTRAL_POWER
 from virgo.errors import LayerError, OptionError, suggestion
-from virgo.layers import is_layer
+from virgo.layers import Term, is_layer
 from virgo.network.inputs import Forward, Inputs
 from virgo.network.modules import is_linear, owner
 from virgo.network.probe import Loss
 from virgo.network.trace import Trace, watch
 from virgo.plans import Plan, Row
-from virgo.study import Study
+from virgo.study import Study, looks_up_features
 
 Activation = str | Callable[[Tensor], Tensor]
 _CHOICES = {
@@ -99,6 +99,8 @@ def named_plan(model: nn.Module, inputs: Inputs, method: str, options: Options) 
     rule = rules.find(method)
     if options.nonlinearity is not None:
         resolve_gain(options.nonlinearity)  # before anything runs
+    if rule.name in related.PLANNERS:
+        return _related_plan(model, inputs, rule, options)
     trace = watch(model, inputs, options.forward)
     activation, gain = resolve_gain(options.nonlinearity or seen_activation(trace))
     study = Study(
@@ -142,6 +144,36 @@ def named_plan(model: nn.Module, inputs: Inputs, method: str, options: Options) 
     else:
         plan = replace(base, rows=tuple(closed_form(study, rule)))
     return account(plan, study)
+
+
+def _related_plan(model: nn.Module, inputs: Inputs, rule: rules.Method, options: Options) -> Plan:
+    """The plan of a method of :mod:`virgo.related`, which needs no description of any layer."""
+    for name, default in (("distribution", "uniform"), ("estimate", "analytic")):
+        value = getattr(options, name)
+        if value not in (default, rule.distribution):
+            raise OptionError(
+                f"{name}: expected none beside {rule.name!r}, which brings its own, got "
+                f"{value!r}. Leave it out."
+            )
+    notes = inputs.check_signal(looks_up_features(model, inputs))
+    seen: Activation = "relu"
+    if any(is_layer(module) for module in model.modules()):
+        seen = seen_activation(watch(model, inputs, options.forward))
+    activation, gain = resolve_gain(options.nonlinearity or seen)
+    base = Plan(
+        method=rule.name,
+        rows=(),
+        variant=options.variant,
+        distribution=rule.distribution or options.distribution,
+        nonlinearity=activation,
+        gain=gain,
+        bias=str(options.bias),
+        seed=options.seed,
+        graph=inputs.facts(),
+        notes=tuple(notes),
+    )
+    request = related.PlanRequest(model, inputs, rule, options.forward, options.loss)
+    return related.PLANNERS[rule.name](base, request)
 
 
 def closed_form(study: Study, method: rules.Method) -> list[Row]:
@@ -204,6 +236,32 @@ class _Use:
         nodes = study.inputs.num_nodes
         squared_norm = study.backward_hops.last_squared_norm * nodes
         return theory.virgo_backward_last(nodes, study.num_classes, squared_norm)
+
+    @property
+    def independent_ratio(self) -> float:
+        """One over the sum of the terms' mean row sums of squares, neighbours being independent."""
+        terms = self.study.stages[self.call][self.stage]
+        shares = [1.0 if self._is_local(term) else 1 / self.study.mean_degree for term in terms]
+        return 1 / sum(shares)
+
+    @property
+    def row_sum(self) -> float:
+        """That of GCN's operator for a stage that walks edges, 1 for one that does not."""
+        terms = self.study.stages[self.call][self.stage]
+        return 1.0 if all(map(self._is_local, terms)) else self.study.gcn_row_sum
+
+    def _is_local(self, term: Term) -> bool:
+        """Whether a term walks no edges; one that sums over them is refused."""
+        if term.operator.graph is None:
+            return True
+        if not self.study.is_average(term.operator):
+            layer = self.study.trace.calls[self.call]
+            raise LayerError(
+                f"{layer.path}: expected a layer that averages over neighbours, as this method "
+                f"assumes, got {type(layer.layer).__name__}, which sums. Use lsuv, or "
+                f"virgo-backward, which takes its operator as it is."
+            )
+        return False
 
 
 def _variance(method: rules.Method, use: _Use) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from virgo.draws import DISTRIBUTIONS, generator_for, read_basis, standard
+from virgo.draws import DISTRIBUTIONS, STRUCTURED, generator_for, read_basis, standard
 from virgo.errors import OptionError, PlanError
 from virgo.network.modules import is_uninitialised, unwrap
 from virgo.report.text import text_table
@@ -79,7 +79,7 @@ class Plan:
     basis: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.distribution not in DISTRIBUTIONS:
+        if self.distribution not in (*DISTRIBUTIONS, *STRUCTURED):
             raise PlanError(
                 f"plan: expected a distribution of {', '.join(DISTRIBUTIONS)}, got "
                 f"{self.distribution!r}. Choose one."

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from virgo import theory
+from virgo import literature, theory
 from virgo.errors import OptionError
 
 
@@ -25,6 +25,10 @@ class Weight(Protocol):
     def backward_ratio(self) -> float: ...
     @property
     def softmax_variance(self) -> float | None: ...
+    @property
+    def independent_ratio(self) -> float: ...
+    @property
+    def row_sum(self) -> float: ...
 
 
 Rule = Callable[[Weight], float]
@@ -33,12 +37,16 @@ F = TypeVar("F", bound=Rule)
 
 @dataclass(frozen=True)
 class Method:
-    """A named rule; ``directions`` are what it keeps stable, and what measuring can aim at."""
+    """A named rule; ``directions`` are what it keeps stable, and what measuring can aim at.
+
+    ``distribution`` is that of a method which comes with its own, such as the padded identity.
+    """
 
     name: str
     summary: str
     rule: Rule
     directions: tuple[str, ...] = ()
+    distribution: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,8 @@ class WithoutGraph:
     forward_ratio: float = 1.0
     backward_ratio: float = 1.0
     softmax_variance: float | None = None
+    independent_ratio: float = 1.0
+    row_sum: float = 1.0
 
 
 _METHODS: dict[str, Method] = {}
@@ -61,7 +71,12 @@ _ALIASES = {
     "virgoback": "virgobackward",
     "virgomean": "virgo",
     "glorot": "xavier",
+    "idinit": "identity",
+    "spoginit": "spog",
 }
+#: Names that people look for here, of an initialiser that trains and so has no variances.
+_TRAINED = ("mlp", "mlpinit")
+_TRAINS = "MLPInit trains a network: call virgo.warm_start(model, data)."
 
 
 def _key(name: str) -> str:
@@ -69,7 +84,9 @@ def _key(name: str) -> str:
     return _ALIASES.get(plain, plain)
 
 
-def register_method(name: str, *, directions: tuple[str, ...] = ()) -> Callable[[F], F]:
+def register_method(
+    name: str, *, directions: tuple[str, ...] = (), distribution: str | None = None
+) -> Callable[[F], F]:
     """Teach Virgo a method: a decorator for ``weight -> variance``.
 
     The first line of the docstring is what :func:`methods` shows.
@@ -78,6 +95,7 @@ def register_method(name: str, *, directions: tuple[str, ...] = ()) -> Callable[
         name: what ``method=`` will accept, in any case and with or without hyphens.
         directions: what the method keeps stable, ``"forward"`` or ``"backward"`` or both;
             ``estimate="measured"`` aims at these.
+        distribution: of its weights, where it belongs to the method and is not the user's choice.
 
     Returns:
         The decorator, which returns the rule as it is.
@@ -97,7 +115,7 @@ def register_method(name: str, *, directions: tuple[str, ...] = ()) -> Callable[
 
     def remember(rule: F) -> F:
         summary = (rule.__doc__ or name).strip().splitlines()[0]
-        _METHODS[_key(name)] = Method(name, summary, rule, directions)
+        _METHODS[_key(name)] = Method(name, summary, rule, directions, distribution)
         return rule
 
     return remember
@@ -121,7 +139,7 @@ def find(name: str) -> Method:
     if method is None:
         raise OptionError(
             f"method: expected one of {', '.join(m.name for m in _METHODS.values())}, "
-            f"got {name!r}. See virgo.methods()."
+            f"got {name!r}. {_TRAINS if _key(str(name)) in _TRAINED else 'See virgo.methods().'}"
         )
     return method
 
@@ -168,6 +186,63 @@ def _virgo_backward(weight: Weight) -> float:
 def _virgo(weight: Weight) -> float:
     """Harmonic mean of virgo-forward and virgo-backward."""
     return theory.harmonic_mean(_virgo_forward(weight), _virgo_backward(weight))
+
+
+# --- other papers' (docs/related.md); of those planned by virgo.related the rule is the start ----
+
+
+@register_method("orthogonal", distribution="orthogonal")
+def _orthogonal(weight: Weight) -> float:
+    """Semi-orthogonal weights times the activation's gain, sqrt(2) for ReLU (Saxe et al. 2014)."""
+    return literature.orthogonal(weight.fan_in, weight.fan_out, weight.gain)
+
+
+@register_method("lsuv", distribution="orthogonal")
+def _lsuv(weight: Weight) -> float:
+    """Orthonormal, then every layer's output to unit variance by passes (Mishkin, Matas 2016)."""
+    return literature.orthogonal(weight.fan_in, weight.fan_out, gain=1.0)
+
+
+@register_method("random-walk", distribution="normal")
+def _random_walk(weight: Weight) -> float:
+    """No drift of the log norm of signal and gradient (Sussillo, Abbott 2014)."""
+    return literature.random_walk(weight.fan_in, weight.gain)
+
+
+@register_method("identity", distribution="identity")
+def _identity(weight: Weight) -> float:
+    """The padded identity matrix in every layer (IDInit, Pan et al. 2025)."""
+    return literature.identity(weight.fan_in, weight.fan_out)
+
+
+@register_method("isometric")
+def _isometric(weight: Weight) -> float:
+    """One variance from the row sums of GCN's operator for all layers (Jaiswal et al. 2022)."""
+    return literature.isometric(weight.row_sum)
+
+
+@register_method("g-init")
+def _g_init(weight: Weight) -> float:
+    """Kaiming's, times the mean degree for layers that average (G-Init, Kelesis et al. 2025)."""
+    return literature.g_init(weight.fan_in, weight.independent_ratio, weight.gain)
+
+
+@register_method("relu-slope")
+def _relu_slope(weight: Weight) -> float:
+    """Xavier's for a ReLU of slope 2, as weights twice as large (Kelesis et al. 2023)."""
+    return literature.relu_slope(weight.fan_in, weight.fan_out)
+
+
+@register_method("spog")
+def _spog(weight: Weight) -> float:
+    """Xavier's, with factors searched for signal, gradient and diversity (SPoGInit 2025)."""
+    return theory.xavier(weight.fan_in, weight.fan_out)
+
+
+@register_method("gat-balanced", distribution="balanced")
+def _gat_balanced(weight: Weight) -> float:
+    """GAT with zero attention and norms that balance at every unit (Mustafa et al. 2023)."""
+    return literature.balanced(weight.fan_in, weight.fan_out, weight.fan_out)
 
 
 #: Words after a plus in the name of an initialisation, and the options they stand for.

@@ -133,6 +133,29 @@ class Study:
         )
 
     @cached_property
+    def mean_degree(self) -> float:
+        """Mean number of neighbours, a node itself counted, whether or not it has a loop."""
+        graph, nodes = self.inputs.graph().unweighted, self.inputs.num_nodes
+        added = float(graph.missing_loops(1.0).sum()) if isinstance(graph, Graph) else nodes
+        return (self.inputs.num_edges + added) / nodes
+
+    @cached_property
+    def gcn_row_sum(self) -> float:
+        """Mean row sum of GCN's operator without edge weights."""
+        graph = self.inputs.graph()
+        if not isinstance(graph, Graph):
+            raise GraphError(
+                "isometric: expected a graph in memory or on disk, got one in a database. Build "
+                "it with virgo graph build."
+            )
+        return float(np.mean(graph.unweighted.gcn()(self.inputs.ones())))
+
+    def is_average(self, operator: NodeOperator) -> bool:
+        """Whether an operator keeps a constant signal's size, as a mean and GCN's do."""
+        ones = self.inputs.ones()
+        return float(squared_norm(operator(ones)) / self.inputs.num_nodes) < 2.0
+
+    @cached_property
     def stages(self) -> list[list[Stage]]:
         """Every call as stages. Unknown ones are an error that names the layer, or empty."""
         if self.strict:

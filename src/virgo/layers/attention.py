@@ -93,3 +93,23 @@ def _transformer(layer: pyg.TransformerConv, view: LayerView) -> list[Stage]:
     if layer.root_weight:
         terms.append(Term(Composite.scaled(share, view.graph.identity()), "lin_skip.weight"))
     return [tuple(terms)]
+
+
+def value_and_scores(layer: object) -> tuple[str, list[str]] | None:
+    """Of GAT and GATv2, the name of the weight that makes values, and what to set to zero.
+
+    Attention is uniform if its vectors are zero. GATv2's second weight, where it is not the first
+    one again, only makes scores; GAT's maps of edges and targets only matter through the vectors.
+
+    Args:
+        layer: any module.
+
+    Returns:
+        None for another layer.
+    """
+    if isinstance(layer, pyg.GATConv):
+        names = [n for n in ("att_src", "att_dst", "att_edge") if getattr(layer, n) is not None]
+        return ("lin.weight" if layer.lin is not None else "lin_src.weight"), names
+    if isinstance(layer, pyg.GATv2Conv):
+        return "lin_l.weight", ["att", *([] if layer.share_weights else ["lin_r.weight"])]
+    return None

@@ -31,6 +31,11 @@ class InferredLoss:
     def __init__(self, seed: int = 0) -> None:
         self.seed, self.name = seed, "not called yet"
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether labels fitted the last output that it was called with."""
+        return self.name != _PROBE
+
     def __call__(self, output: object, data: object) -> Tensor:
         tensors = float_tensors(output)
         if not tensors:
