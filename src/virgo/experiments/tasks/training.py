@@ -94,6 +94,10 @@ class Training:
         """Train for one epoch and validate."""
         began = time.perf_counter()
         self.epoch += 1
+        if self.settings.halve_every is not None:
+            halvings = (self.epoch - 1) // self.settings.halve_every
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.settings.lr * 0.5**halvings
         loss = self.batches.train_epoch(self.model, self.optimiser, self.epoch)
         self.diverged = not math.isfinite(loss)
         valid = None
@@ -101,7 +105,8 @@ class Training:
         if is_due and not self.diverged:
             valid = self.batches.evaluate(self.model, "valid")
             # As good as the best counts as better: a small step may change no prediction for long.
-            if valid >= self.best_valid:
+            is_better = valid > self.best_valid
+            if is_better or (valid == self.best_valid and not self.settings.strict):
                 self.best_valid, self.best_epoch = valid, self.epoch
                 for name, value in self.model.state_dict().items():
                     self.best[name].copy_(value)
