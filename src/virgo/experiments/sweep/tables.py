@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from virgo.errors import OptionError
 from virgo.experiments.sweep import grids, rendering, settling
+from virgo.experiments.sweep.contrasts import Contrast, contrasts
 from virgo.experiments.sweep.layouts import View, view
 from virgo.experiments.sweep.paper import printed
 from virgo.experiments.sweep.provenance import Provenance
-from virgo.experiments.sweep.records import Record
-from virgo.experiments.sweep.remarks import remarks
+from virgo.experiments.sweep.records import Config, Record
+from virgo.experiments.sweep.remarks import incomparable, remarks
 from virgo.experiments.sweep.selection import Space, select
 from virgo.experiments.sweep.statistics import paired
 from virgo.experiments.sweep.verdicts import Place, ResultCell, Verdict, judged, overlap_of, ranked
@@ -21,6 +22,8 @@ from virgo.experiments.sweep.verdicts import Place, ResultCell, Verdict, judged,
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: Methods whose baseline is another one.
+OURS = ("auto", "virgo", "virgo-forward", "virgo-backward")
 SpaceOf = Callable[[str, str, str], Space | None]
 
 Name = TypeVar("Name", str, Place)
@@ -47,6 +50,8 @@ class ResultsTable:
         remarks: the sentences below the table.
         provenance: what the table was made from.
         histories: validation curves of the columns that have them.
+        contrasts: in a study of a user's own, every method against the baseline.
+        heading: the title, where it is none of the paper's tables.
     """
 
     name: str
@@ -56,11 +61,13 @@ class ResultsTable:
     remarks: tuple[str, ...]
     provenance: Provenance = field(repr=False)
     histories: Mapping[Place, Sequence[settling.History]] = field(default_factory=dict, repr=False)
+    contrasts: tuple[Contrast, ...] = ()
+    heading: str = ""
 
     @property
     def title(self) -> str:
         """What the table shows."""
-        return TABLES[self.name]
+        return self.heading or TABLES[self.name]
 
     @property
     def cells(self) -> list[ResultCell]:
@@ -107,6 +114,11 @@ class ResultsTable:
                 for cell in cells
             ],
             "verdicts": [{**asdict(v), "place": v.place._asdict()} for v in self.verdicts],
+            **(
+                {"contrasts": [{**asdict(c), "place": c.place._asdict()} for c in self.contrasts]}
+                if self.contrasts
+                else {}
+            ),
             "remarks": list(self.remarks),
             "provenance": asdict(self.provenance),
             "curves": [
@@ -233,6 +245,67 @@ def build(table: str, records: Iterable[Record], space: SpaceOf | None = None) -
     return ResultsTable(
         table, methods, places, tuple(verdicts), tuple(lines), Provenance.of(mine), histories
     )
+
+
+def build_study(
+    name: str,
+    records: Sequence[Record],
+    methods: Sequence[str],
+    columns: Sequence[str] = (),
+    space: Space | None = None,
+    baseline: str | None = None,
+) -> ResultsTable:
+    """The table of a user's own study.
+
+    Args:
+        name: of the study.
+        records: its records.
+        methods: the rows, in order.
+        columns: grid keys each of whose values makes a column.
+        space: the configurations that were to be searched, and the seeds.
+        baseline: what the others are compared with; by default the first method that is not one
+            of Virgo's.
+
+    Returns:
+        The table.
+    """
+    base = baseline or next((m for m in methods if m.split("+")[0] not in OURS), methods[0])
+    by_cell: dict[tuple[Place, str], list[Record]] = {}
+    for record in records:
+        by_cell.setdefault((_column(record, columns), record.init), []).append(record)
+    places: dict[Place, tuple[ResultCell, ...]] = {}
+    for place in dict.fromkeys(place for place, _ in by_cell):
+        searched = space and Space(
+            tuple(c for c in space.configs if _part(c, columns) == place.layers), space.seeds
+        )
+        cells = [
+            ResultCell(place, init, select(by_cell.get((place, init), ()), searched), None)
+            for init in methods
+        ]
+        places[place] = tuple(ranked(cells))
+    lines = [line for place, cells in places.items() for line in incomparable(place, cells)]
+    generated = {(r.dataset, r.generated) for r in records if r.generated}
+    lines += [f"{dataset} is generated data: {words}." for dataset, words in sorted(generated)]
+    return ResultsTable(
+        name,
+        tuple(methods),
+        places,
+        (),
+        tuple(lines),
+        Provenance.of(records),
+        contrasts=tuple(contrasts(places, base)),
+        heading=f"{name}: test value in percent",
+    )
+
+
+def _column(record: Record, columns: Sequence[str]) -> Place:
+    return Place(record.dataset, record.model, _part(record.config, columns))
+
+
+def _part(config: Config, columns: Sequence[str]) -> int | str | None:
+    if list(columns) == ["num_layers"]:
+        return int(config["num_layers"])
+    return ", ".join(f"{key}={config[key]}" for key in columns) or None
 
 
 def space_of(table: str, dataset: str, model: str) -> Space | None:

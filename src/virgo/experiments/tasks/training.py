@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -112,6 +113,14 @@ class Training:
                     self.best[name].copy_(value)
         self.seconds += time.perf_counter() - began
         return Epoch(self.epoch, loss, valid)
+
+    def complete(self) -> Outcome:
+        """Train to the end and test; the outcome has the validation curve."""
+        epochs = []
+        while not self.done:
+            epochs.append(self.advance())
+        curve = tuple((e.number, e.valid) for e in epochs if e.valid is not None)
+        return replace(self.finish(), curve=curve)
 
     def finish(self) -> Outcome:
         """Test the best weights, once."""
