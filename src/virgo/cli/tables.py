@@ -32,7 +32,16 @@ def table(args: argparse.Namespace) -> int:
         check_ending(option, path, ".png", ".pdf", ".svg")
     from virgo.experiments.sweep.tables import build
 
-    built = build(args.table, load(args.table, args.storage, args.records))
+    records = load(args.table, args.storage, args.records or default_records(args.table))
+    grid = args.grid or ("released" if args.protocol == "released" else "printed")
+    built = build(args.table, records, grid=grid, protocol=args.protocol)
+    if not args.all:
+        built = built.ran()
+    if not built.places:
+        raise DataError(
+            f"{args.table}: expected records by the protocol {args.protocol}, got none. Make them "
+            f"with: virgo sweep {args.table} --protocol {args.protocol}."
+        )
     text = str(built) if form == "text" else getattr(built, f"to_{form}")()
     if args.out is None:
         print(text.rstrip("\n"))
@@ -47,6 +56,14 @@ def table(args: argparse.Namespace) -> int:
         built.curves_figure().savefig(args.curves_png, dpi=200)
         note(f"wrote {args.curves_png}")
     return 0
+
+
+def default_records(name: str) -> Path:
+    """The folder of a sweep of one's own if it has the table, else the published one."""
+    own = Path("out")
+    folder = own if (own / f"{name}.jsonl").is_file() else Path("results")
+    note(f"records: {folder / f'{name}.jsonl'}", style="dim")
+    return folder
 
 
 def chosen_format(asked: str | None, out: Path | None) -> str:
@@ -114,9 +131,20 @@ def add_to(commands: Subparsers) -> None:
     add(
         "--records",
         type=Path,
-        default=Path("results"),
-        help="exported records: a folder or file (default results)",
+        help="exported records: a folder or file (default: out if it has them, else results)",
     )
+    add(
+        "--grid",
+        choices=("printed", "reproduces", "released"),
+        help="the grid that cells are chosen from (default printed)",
+    )
+    add(
+        "--protocol",
+        choices=("validation", "released"),
+        default="validation",
+        help="which records; released is selection on test (default %(default)s)",
+    )
+    add("--all", action="store_true", help="also the rows and columns that were not run")
     add(
         "--format",
         choices=list(ENDINGS.values()),

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import optuna
@@ -103,6 +104,11 @@ class Board:
         firsts = [trial for key in wanted for trial in self._live(key, wanted[key])[:1]]
         waiting = [trial for trial in firsts if trial.state == TrialState.WAITING]
         self._waiting = deque(sorted(waiting, key=lambda trial: trial.number))
+
+    @property
+    def trials(self) -> Mapping[str, list[FrozenTrial]]:
+        """The trials of the last look, by configuration."""
+        return self._trials
 
     @property
     def waiting(self) -> int:

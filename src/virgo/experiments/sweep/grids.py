@@ -162,6 +162,37 @@ def grid(table: str, dataset: str, model: str, name: str = PRINTED) -> Grid:
     _reject("model", models(table, dataset), model, f"{table} on {dataset}")
 
 
+def middle(dataset: str, model: str) -> tuple[str, Config] | None:
+    """The paper's hyper-parameters for a pair: the middle of each list of its printed grid.
+
+    Args:
+        dataset: a dataset, or ``like:`` one.
+        model: a model.
+
+    Returns:
+        The table and the configuration; None for a pair that the paper does not have. Of an even
+        number of values it is the larger of the two in the middle.
+
+    >>> table, config = middle("cora", "gcn")
+    >>> table, config["num_layers"], config["lr"], config["dropout"]
+    ('table1', 3, 0.01, 0.5)
+    >>> middle("ogbl-ddi", "gcn")[1]["batch_size"], middle("cora", "sage")
+    (32768, None)
+    """
+    for table in tables():
+        if _table(table)["results"] is None or model not in models(table, dataset):
+            continue
+        own = grid(table, dataset, model)
+        values = {key: _middle(choices) for key, choices in {**own.paper, **own.ours}.items()}
+        return table, _fit({key: values[key] for key in ORDER if key in values})
+    return None
+
+
+def _middle(choices: Sequence[Any]) -> Any:
+    is_sorted = all(isinstance(value, (int, float)) for value in choices)
+    return (sorted(choices) if is_sorted else list(choices))[len(choices) // 2]
+
+
 _grid = grid  # the option of the same name hides it in `cells`
 
 

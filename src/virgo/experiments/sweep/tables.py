@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +13,7 @@ from virgo.experiments.sweep import grids, rendering, settling
 from virgo.experiments.sweep.contrasts import Contrast, contrasts
 from virgo.experiments.sweep.layouts import View, view
 from virgo.experiments.sweep.paper import printed
+from virgo.experiments.sweep.protocols import PROTOCOLS, RELEASED, at_best_epoch
 from virgo.experiments.sweep.provenance import Provenance
 from virgo.experiments.sweep.records import Config, Record
 from virgo.experiments.sweep.remarks import incomparable, remarks
@@ -68,6 +70,14 @@ class ResultsTable:
     def title(self) -> str:
         """What the table shows."""
         return self.heading or TABLES[self.name]
+
+    def ran(self) -> ResultsTable:
+        """The same table without the rows and columns of which nothing was run."""
+        places = {p: cells for p, cells in self.places.items() if any(c.chosen for c in cells)}
+        rows = {cell.init for cells in places.values() for cell in cells if cell.chosen}
+        methods = tuple(method for method in self.methods if method in rows)
+        kept = {p: tuple(c for c in cells if c.init in rows) for p, cells in places.items()}
+        return replace(self, methods=methods, places=kept)
 
     @property
     def cells(self) -> list[ResultCell]:
@@ -204,30 +214,47 @@ class ResultsTable:
         return path
 
 
-def build(table: str, records: Iterable[Record], space: SpaceOf | None = None) -> ResultsTable:
+def build(
+    table: str,
+    records: Iterable[Record],
+    space: SpaceOf | None = None,
+    *,
+    grid: str = grids.PRINTED,
+    protocol: str = grids.VALIDATION,
+) -> ResultsTable:
     """Build a table from raw records; without any, every cell says "not run".
 
     Args:
         table: "table1", "table2", "table3" or "depth".
         records: records of any tables; those of other tables are left out.
         space: ``(table, dataset, model) -> Space`` to be searched; the paper's grids if None.
+        grid: the name of the grid to be searched, e.g. "reproduces".
+        protocol: "released" for the records whose epoch is chosen on test, and only those.
 
     Returns:
         The table.
 
     Raises:
-        OptionError: if there is no such table.
+        OptionError: if there is no such table, grid or protocol.
     """
     if table not in TABLES:
         raise OptionError(f"table: expected one of {', '.join(TABLES)}, got {table!r}. Choose one.")
-    mine = [record for record in records if record.table == table]
+    if protocol not in PROTOCOLS:
+        raise OptionError(
+            f"protocol: expected one of {', '.join(PROTOCOLS)}, got {protocol!r}. Choose one."
+        )
+    grids.grids(table, grid)  # an unknown name is an error
+    space = space or partial(space_of, name=grid)
+    mine = [r for r in records if r.table == table and (r.protocol or grids.VALIDATION) == protocol]
+    if protocol == RELEASED:
+        mine = [at_best_epoch(record) for record in mine]
     by_cell: dict[tuple[Place, str], list[Record]] = {}
     for record in mine:
         by_cell.setdefault((_place(record), record.init), []).append(record)
     methods = tuple(_with_others(grids.inits(table), {init for _, init in by_cell}))
     places: dict[Place, tuple[ResultCell, ...]] = {}
     for place in _with_others(_known(table), {place for place, _ in by_cell}):
-        searched = _space(table, place, space or space_of)
+        searched = _space(table, place, space)
         cells = []
         for init in methods:
             chosen = select(by_cell.get((place, init), ()), searched)
@@ -242,8 +269,17 @@ def build(table: str, records: Iterable[Record], space: SpaceOf | None = None) -
             histories[place] = kept
             cut_short.append(settling.remark(place, column, kept))
     lines = [*remarks(places, verdicts, table), *(line for line in cut_short if line)]
+    words = [f"grid: {grid}"] * (grid != grids.PRINTED) + [PROTOCOLS[protocol]]
+    heading = "; ".join([TABLES[table], *(word for word in words if word)])
     return ResultsTable(
-        table, methods, places, tuple(verdicts), tuple(lines), Provenance.of(mine), histories
+        table,
+        methods,
+        places,
+        tuple(verdicts),
+        tuple(lines),
+        Provenance.of(mine),
+        {} if protocol == RELEASED else histories,
+        heading=heading,
     )
 
 
@@ -308,10 +344,10 @@ def _part(config: Config, columns: Sequence[str]) -> int | str | None:
     return ", ".join(f"{key}={config[key]}" for key in columns) or None
 
 
-def space_of(table: str, dataset: str, model: str) -> Space | None:
+def space_of(table: str, dataset: str, model: str, name: str = grids.PRINTED) -> Space | None:
     """The grid of a sweep of this table; None for a dataset or model that the table lacks."""
     try:
-        return Space(grids.grid(table, dataset, model).configurations())
+        return Space(grids.grid(table, dataset, model, name).configurations())
     except OptionError:
         return None
 
