@@ -25,10 +25,11 @@ def call(
     Args:
         where: what errors call it.
         function: a function or a class.
-        keys: values that belong to it; ``**options`` of the function takes those it does not name.
+        keys: values for parameters of their names.
         offered: further values, passed only where a parameter names them.
         first: the one of ``offered`` that a required first parameter of any other name gets.
-        strict: whether a key that the function takes under no name is an error.
+        strict: whether all keys are the function's own: ``**options`` of it gets those that it does
+            not name, and without such options one that it does not name is an error.
 
     Returns:
         What the function returns.
@@ -45,7 +46,7 @@ def call(
     arguments = {p.name: values[p.name] for p in named if p.name in values}
     if named and named[0].default is named[0].empty and named[0].name not in values:
         arguments[named[0].name] = offered[first]
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+    if strict and any(p.kind is p.VAR_KEYWORD for p in parameters):
         arguments = {**keys, **arguments}
     lacking = [p.name for p in named if p.default is p.empty and p.name not in arguments]
     if lacking:
