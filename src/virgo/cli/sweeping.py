@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from virgo.cli.arguments import Subparsers, add_command, add_root
+from virgo.cli.arguments import Subparsers, add_command, add_root, key_values
 from virgo.cli.progress import errors, note
 from virgo.cli.studying import OUT, STORAGE, add_study, own_study
 from virgo.errors import OptionError
@@ -55,7 +55,7 @@ def sweep(args: argparse.Namespace) -> int:
         args.dataset,
         args.model,
         args.init,
-        where=_pairs(args.where),
+        where=key_values(args.where),
         limit=args.limit,
         overrides={**overrides, **({"strict": True} if args.strict else {})},
         grid=name,
@@ -119,14 +119,6 @@ def read_screen(args: argparse.Namespace) -> tuple[int, int] | None:
             f"--top {args.top}. --screen K --top M runs all with K seeds, the best M with all."
         )
     return None if args.screen is None else (args.screen, args.top)
-
-
-def _pairs(given: list[str] | None) -> dict[str, str]:
-    """``KEY=VALUE`` words as a mapping."""
-    for word in given or ():
-        if not all(word.partition("=")):
-            raise OptionError(f"--where: expected KEY=VALUE, got {word!r}.")
-    return dict(word.split("=", 1) for word in given or ())
 
 
 @contextmanager

@@ -6,7 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from virgo.cli.arguments import Subparsers, add_command, check_ending, writable_folder
+from virgo.cli.arguments import (
+    Subparsers,
+    add_command,
+    check_ending,
+    key_values,
+    writable_folder,
+)
 from virgo.cli.progress import note
 from virgo.errors import DataError, OptionError
 
@@ -34,7 +40,8 @@ def table(args: argparse.Namespace) -> int:
 
     records = load(args.table, args.storage, args.records or default_records(args.table))
     grid = args.grid or ("released" if args.protocol == "released" else "printed")
-    built = build(args.table, records, grid=grid, protocol=args.protocol)
+    where = key_values(args.where)
+    built = build(args.table, records, grid=grid, protocol=args.protocol, where=where)
     if not args.all:
         built = built.ran()
     if not built.places:
@@ -143,6 +150,12 @@ def add_to(commands: Subparsers) -> None:
         choices=("validation", "released"),
         default="validation",
         help="which records; released is selection on test (default %(default)s)",
+    )
+    add(
+        "--where",
+        nargs="+",
+        metavar="KEY=VALUE",
+        help="choose only from the grid's configurations with these values",
     )
     add("--all", action="store_true", help="also the rows and columns that were not run")
     add(

@@ -270,7 +270,7 @@ def cells(
         if base_name(name) not in datasets(table):
             _reject("dataset", datasets(table), name, table)
         for kind in _known_models(table, name, model):
-            configs = _matching(_grid(table, name, kind, grid), where or {}, f"{name}, {kind}")
+            configs = matching(_grid(table, name, kind, grid), where or {}, f"{name}, {kind}")
             parts = _split(table, _overridden(configs, overrides or {}))
             chosen += [
                 GridCell(table, name, kind, init, tuple(_limited(own, limit)), part, grid, protocol)
@@ -291,8 +291,20 @@ def _split(table: str, configs: Sequence[Config]) -> dict[Part, list[Config]]:
     return parts
 
 
-def _matching(grid: Grid, where: Mapping[str, str], cell: str) -> Sequence[Config]:
-    """The configurations with these values."""
+def matching(grid: Grid, where: Mapping[str, str], cell: str) -> Sequence[Config]:
+    """The configurations of a grid with these values.
+
+    Args:
+        grid: the grid.
+        where: values as text, by key.
+        cell: what errors call it.
+
+    Returns:
+        The configurations, in the grid's order.
+
+    Raises:
+        OptionError: a key or value that the grid does not have.
+    """
     configs: Sequence[Config] = grid.configurations()
     for key, text in where.items():
         values = list(dict.fromkeys(_text(config[key]) for config in configs if key in config))
@@ -307,6 +319,15 @@ def _matching(grid: Grid, where: Mapping[str, str], cell: str) -> Sequence[Confi
             )
         configs = [config for config in configs if _text(config[key]) == wanted]
     return configs
+
+
+def has_values(config: Config, where: Mapping[str, str]) -> bool:
+    """Return whether a configuration has these values, given as text.
+
+    >>> has_values({"lr": 0.001, "dropout": 0.5}, {"lr": "1e-3"})
+    True
+    """
+    return all(key in config and _same(_text(config[key]), v) for key, v in where.items())
 
 
 def _text(value: object) -> str:

@@ -221,6 +221,7 @@ def build(
     *,
     grid: str = grids.PRINTED,
     protocol: str = grids.VALIDATION,
+    where: Mapping[str, str] | None = None,
 ) -> ResultsTable:
     """Build a table from raw records; without any, every cell says "not run".
 
@@ -230,6 +231,7 @@ def build(
         space: ``(table, dataset, model) -> Space`` to be searched; the paper's grids if None.
         grid: the name of the grid to be searched, e.g. "reproduces".
         protocol: "released" for the records whose epoch is chosen on test, and only those.
+        where: only the grid's configurations with these values, as ``virgo sweep --where`` runs.
 
     Returns:
         The table.
@@ -244,8 +246,10 @@ def build(
             f"protocol: expected one of {', '.join(PROTOCOLS)}, got {protocol!r}. Choose one."
         )
     grids.grids(table, grid)  # an unknown name is an error
-    space = space or partial(space_of, name=grid)
+    space = space or partial(space_of, name=grid, where=where)
     mine = [r for r in records if r.table == table and (r.protocol or grids.VALIDATION) == protocol]
+    if where:
+        mine = [r for r in mine if grids.has_values(r.config, where)]
     if protocol == RELEASED:
         mine = [at_best_epoch(record) for record in mine]
     by_cell: dict[tuple[Place, str], list[Record]] = {}
@@ -270,6 +274,7 @@ def build(
             cut_short.append(settling.remark(place, column, kept))
     lines = [*remarks(places, verdicts, table), *(line for line in cut_short if line)]
     words = [f"grid: {grid}"] * (grid != grids.PRINTED) + [PROTOCOLS[protocol]]
+    words += ["only " + ", ".join(f"{k} {v}" for k, v in where.items())] if where else []
     heading = "; ".join([TABLES[table], *(word for word in words if word)])
     return ResultsTable(
         table,
@@ -344,10 +349,17 @@ def _part(config: Config, columns: Sequence[str]) -> int | str | None:
     return ", ".join(f"{key}={config[key]}" for key in columns) or None
 
 
-def space_of(table: str, dataset: str, model: str, name: str = grids.PRINTED) -> Space | None:
+def space_of(
+    table: str,
+    dataset: str,
+    model: str,
+    name: str = grids.PRINTED,
+    where: Mapping[str, str] | None = None,
+) -> Space | None:
     """The grid of a sweep of this table; None for a dataset or model that the table lacks."""
     try:
-        return Space(grids.grid(table, dataset, model, name).configurations())
+        chosen = grids.grid(table, dataset, model, name)
+        return Space(tuple(grids.matching(chosen, where or {}, f"{dataset}, {model}")))
     except OptionError:
         return None
 
