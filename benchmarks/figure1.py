@@ -14,15 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from pathlib import Path
 
 import torch
+from publishing import output_file
 from torch_geometric.nn import GCN
 
 import virgo
 from virgo.report.saving import versions
 
-ROOT = Path(__file__).resolve().parent.parent
+SUMMARY = output_file("figure1.json")
 GRAPHS = ("cora", "citeseer", "pubmed", "photo", "computers", "cs")
 METHODS = (
     "lecun",
@@ -60,11 +60,9 @@ def measured(name: str) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("graphs", nargs="*", default=GRAPHS)
-    parser.add_argument("--publish", action="store_true", help="write results/figure1.json")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    path = ROOT / ("results" if args.publish else "out") / "figure1.json"
-    path.parent.mkdir(exist_ok=True)
+    path = SUMMARY
     before = json.loads(path.read_text()) if path.is_file() else {"graphs": {}, "absent": {}}
     for name in args.graphs:
         if name in before["graphs"]:
