@@ -19,6 +19,7 @@ take the time of one of a sparse product.
 Writes results/ddi_step_csr.json. results/ddi_step.json is the record of what was measured while
 there was a third form, dense blocks of the fuller corner of the matrix beside a sparse rest: a step
 with one CSR matrix took x1.2 as long on this one dataset, which did not pay for its code.
+Without ``--publish`` the file goes to out/, and the published one stays as it is.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from publishing import output_file
 from torch import nn
 from turns import in_turns
 
@@ -42,7 +44,7 @@ from virgo.experiments.tasks.encoding import Encoding
 from virgo.experiments.tasks.fused import Constant, csr
 from virgo.experiments.tasks.link import LinkTask, pairs
 
-SUMMARY = Path(__file__).resolve().parent.parent / "results" / "ddi_step_csr.json"
+SUMMARY = output_file("ddi_step_csr.json")
 FORMS = ("sparse", "dense")
 CONFIG = {"hidden_channels": 256, "num_layers": 2, "dropout": 0.5}
 BATCH, CLIP = 32768, 1.0

@@ -18,6 +18,7 @@ making of an epoch's batches without a network. ``loss`` is the first epoch's me
 each, ``disagreement`` its relative difference to ours in the first step and in the mean over the
 epoch: the same network, with additions in another order.
 Rewrites results/graph_batches.json.
+Without ``--publish`` the file goes to out/, and the published one stays as it is.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from publishing import output_file
 from torch import Tensor, nn
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import MessagePassing
@@ -45,7 +47,7 @@ from virgo.experiments.tasks import Settings
 from virgo.experiments.tasks.graph import GraphTask
 from virgo.experiments.tasks.starts import transposed_in_memory
 
-SUMMARY = Path(__file__).resolve().parent.parent / "results" / "graph_batches.json"
+SUMMARY = output_file("graph_batches.json")
 MODELS = ("gcn", "gin")
 #: A configuration of each dataset's grid. At most so many training graphs are used, and so many
 #: times the rounds asked for, as an epoch on imdb-b is short.

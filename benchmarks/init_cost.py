@@ -9,6 +9,7 @@ several rounds; the first call of each, with whatever it compiles or loads, is s
 memory is the peak above what was resident before, of a process that does nothing else. Spectral
 weights follow every feature through a network, so they are timed apart, against a training step of
 the same deep network: at most ten of them is what they may cost.
+Without ``--publish`` the file goes to out/, and the published one stays as it is.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from publishing import output_file
 from torch.nn import functional
 from torch_geometric.data import Data
 from torch_geometric.nn import GCN, GCNConv
@@ -31,7 +33,7 @@ from torch_geometric.nn import GCN, GCNConv
 import virgo
 
 ROOT = Path(__file__).resolve().parent.parent
-SUMMARY = ROOT / "results" / "init_cost.json"
+SUMMARY = output_file("init_cost.json")
 LAYERS, WIDTH, CLASSES = 3, 64, 40
 
 

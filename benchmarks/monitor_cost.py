@@ -13,6 +13,7 @@ not count.
 
 cora-like: the generated citation graph at Cora's size, 2 layers of width 64, dense features.
 large: random edges and features, 200,000 nodes, 2,000,000 edges, 3 layers of width 128.
+Without ``--publish`` the file goes to out/, and the published one stays as it is.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from publishing import output_file
 from torch.nn import functional
 from torch_geometric.data import Data
 from torch_geometric.nn import GCN
@@ -38,7 +40,7 @@ import virgo
 from virgo.diagnostics.monitor import Monitor
 
 ROOT = Path(__file__).resolve().parent.parent
-SUMMARY = ROOT / "results" / "monitor_cost.json"
+SUMMARY = output_file("monitor_cost.json")
 EVERY, LIMIT = 20, 0.05
 
 

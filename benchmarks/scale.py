@@ -19,6 +19,7 @@ engines  the same plan by joins in DuckDB and Spark
 Every step runs in a process of its own and is written to results/benchmarks.json when it is done;
 a step that is there with the same size is not run again unless --again. Ratios are medians of
 turns in one process.
+Without ``--publish`` the file goes to out/, and the published one stays as it is.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ from typing import Any
 
 import numpy as np
 import rmat
+from publishing import output_file
 
 from virgo.report.files import write_text_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
-SUMMARY = ROOT / "results" / "benchmarks.json"
+SUMMARY = output_file("benchmarks.json")
 PICTURES = ROOT / "docs" / "images"
 SIZES = (10_000_000, 30_000_000, 100_000_000, 300_000_000, rmat.PAPERS_EDGES)
 _DISK = 34  # bytes per edge: the list, what a build spills, the graph

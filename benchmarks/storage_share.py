@@ -7,6 +7,7 @@ about as long as a real seed on a small graph. Each worker adds up the time it s
 storage, its heartbeat thread included, and inside the task; the rest of its time is the engine's.
 The parent's share is its processor time, by which it keeps the workers from a core. Rewrites
 results/storage_share.json.
+Without ``--publish`` the file goes to out/, and the published one stays as it is.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import torch
 from optuna.trial import TrialState
+from publishing import output_file
 
 from virgo.experiments.sweep.grids import cells
 from virgo.experiments.sweep.running import run
@@ -31,7 +33,7 @@ from virgo.experiments.sweep.storage import Storage
 from virgo.experiments.sweep.worker import Sweep
 from virgo.experiments.tasks import Outcome
 
-SUMMARY = Path(__file__).resolve().parent.parent / "results" / "storage_share.json"
+SUMMARY = output_file("storage_share.json")
 FOLDER, STEPS = "STORAGE_SHARE_FOLDER", "STORAGE_SHARE_STEPS"
 TIMED = (
     "record_heartbeat",

@@ -10,6 +10,7 @@ of a configuration, then the other. The plain loop is what the released scripts 
 validation and test accuracy, with the same early stopping. A last part runs one configuration with
 many seeds in both and asks whether a test can tell their accuracies apart. Without the datasets it
 runs on generated stand-ins and says so; those accuracies mean nothing.
+Without ``--publish`` the file goes to out/, and the published one stays as it is.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ import os
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from publishing import output_file
 from torch.nn import functional
 from torch_geometric.nn import GCN
 
 import virgo
 from virgo.experiments.tasks import Seeds, Settings, run, task_of
 
-RESULT = Path(__file__).resolve().parent.parent / "results" / "sweep_throughput.json"
+RESULT = output_file("sweep_throughput.json")
 GRID = {
     "hidden_channels": (32, 64, 128),
     "num_layers": (2, 3, 4),

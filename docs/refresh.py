@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import reproduction
+
 from virgo.experiments.assumptions.tables import refresh as with_assumptions
-from virgo.experiments.sweep import records
-from virgo.experiments.sweep.tables import build
 
 ROOT = Path(__file__).resolve().parent.parent
 GRAPHS = ("cora", "cora-all-nodes", "citeseer", "pubmed", "ogbn-arxiv")
@@ -261,12 +261,6 @@ def monitor() -> str:
     ]
     header = ["graph", "nodes", "edges", "a recorded step", f"a step at every={found['every']}"]
     return table(header, rows)
-
-
-def swept(name: str) -> str:
-    """A table of ``virgo sweep`` from its records, as ``virgo table`` prints it."""
-    path = ROOT / "results" / f"{name}.jsonl"
-    return build(name, records.read(path) if path.is_file() else []).to_markdown()
 
 
 def throughput() -> str:
@@ -591,10 +585,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "scale-build": scale_build,
     "scale-route": scale_route,
     "scale-engines": scale_engines,
-    "table1": lambda: swept("table1"),
-    "table2": lambda: swept("table2"),
-    "table3": lambda: swept("table3"),
-    "depth-study": lambda: swept("depth"),
+    **reproduction.TABLES,
 }
 
 
@@ -617,6 +608,14 @@ def main() -> int:
         if fresh != text:
             stale.append(path.name)
             if "--check" not in sys.argv:
+                path.write_text(fresh, encoding="utf-8")
+    for name in reproduction.DETAILS:  # whole pages
+        path = ROOT / "docs" / "results" / f"{name}.md"
+        fresh = reproduction.page(name) if reproduction.built(name).places else None
+        if fresh and (not path.is_file() or path.read_text(encoding="utf-8") != fresh):
+            stale.append(f"results/{name}.md")
+            if "--check" not in sys.argv:
+                path.parent.mkdir(exist_ok=True)
                 path.write_text(fresh, encoding="utf-8")
     if stale:
         print(("stale: " if "--check" in sys.argv else "refreshed: ") + ", ".join(stale))

@@ -51,6 +51,28 @@ def add_root(command: argparse.ArgumentParser) -> None:
     command.add_argument("--root", type=Path, help="data root (default: VIRGO_DATA, user cache)")
 
 
+def key_values(given: list[str] | None, option: str = "--where") -> dict[str, str]:
+    """``KEY=VALUE`` words as a mapping.
+
+    Args:
+        given: the words.
+        option: what errors call them.
+
+    Returns:
+        The mapping.
+
+    Raises:
+        OptionError: a word without a key, a value or the sign between them.
+
+    >>> key_values(["lr=0.01", "dropout=0.5"])
+    {'lr': '0.01', 'dropout': '0.5'}
+    """
+    for word in given or ():
+        if not all(word.partition("=")):
+            raise OptionError(f"{option}: expected KEY=VALUE, got {word!r}.")
+    return dict(word.split("=", 1) for word in given or ())
+
+
 def check_ending(option: str, path: Path | None, *endings: str) -> None:
     """Reject a path with another ending, before any work is done; None is no path."""
     if path is not None and path.suffix.lower() not in endings:

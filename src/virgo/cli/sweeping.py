@@ -1,4 +1,7 @@
-"""``virgo sweep TABLE | status | export``: run the paper's grids, and show their progress."""
+"""``virgo sweep TABLE | status | export``: run the paper's grids, and show their progress.
+
+Without a table it is a study of a user's own: :mod:`virgo.cli.studying`.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from virgo.cli.arguments import Subparsers, add_command, add_root
+from virgo.cli.arguments import Subparsers, add_command, add_root, key_values
 from virgo.cli.progress import errors, note
+from virgo.cli.studying import OUT, STORAGE, add_study, own_study
 from virgo.errors import OptionError
 from virgo.report.text import text_table
 
@@ -23,7 +27,8 @@ if TYPE_CHECKING:
     from virgo.experiments.sweep.running import Progress as Done
     from virgo.experiments.sweep.storage import Storage
 
-STORAGE, OUT = "out/sweeps.db", Path("results")
+#: Where records that documents quote are; written only by ``--publish``.
+PUBLISHED = Path("results")
 _ABOUT = {
     "table1": "node classification, the paper's Table 1",
     "table2": "link prediction, the paper's Table 2",
@@ -38,36 +43,46 @@ _ABOUT = {
 def sweep(args: argparse.Namespace) -> int:
     """Run what is missing of a table, and export its records."""
     _need_optuna()
+    from virgo.experiments.sweep.estimates import estimate
     from virgo.experiments.sweep.grids import cells, grid
     from virgo.experiments.sweep.running import run
-    from virgo.experiments.sweep.worker import Sweep
+    from virgo.experiments.sweep.worker import RELEASED, Sweep
 
+    protocol, name = args.protocol, args.grid or _usual_grid(args)
+    overrides = {} if args.epochs is None else {"epochs": args.epochs}
     wanted = cells(
         args.table,
         args.dataset,
         args.model,
         args.init,
-        where=_pairs(args.where),
+        where=key_values(args.where),
         limit=args.limit,
-        overrides=None if args.epochs is None else {"epochs": args.epochs},
+        overrides={**overrides, **({"strict": True} if args.strict else {})},
+        grid=name,
+        protocol=protocol,
     )
     orders = Sweep(
         tuple(wanted),
         str(args.storage),
         args.seeds,
-        _screen(args),
+        read_screen(args),
         args.grace,
         str(args.root) if args.root else None,
-        args.curves,
+        args.curves or protocol == "released",  # whose epoch is chosen by the curves
+        retry=args.retry_failed,
+        **{"runner": RELEASED} if protocol == "released" else {},
         **{name: vars(args)[name] for name in ("runner", "loader") if name in args},
     )
-    for name, model in dict.fromkeys((cell.dataset, cell.model) for cell in wanted):
-        remark = grid(args.table, name, model).note
+    for dataset, model in dict.fromkeys((cell.dataset, cell.model) for cell in wanted):
+        remark = grid(args.table, dataset, model, name).note
         if remark:
-            note(f"{name}, {model}: {remark}", style="dim")
+            note(f"{dataset}, {model}: {remark}", style="dim")
+    note(f"{args.table}: {estimate(orders)}", style="dim")
+    if args.dry_run:
+        return 0
     code = 0
     try:
-        with _bar(args.table) as show:
+        with bar(args.table) as show:
             done = run(orders, args.jobs, show)
     except KeyboardInterrupt:
         note("stopped; the same command resumes from here")
@@ -79,26 +94,31 @@ def sweep(args: argparse.Namespace) -> int:
     return code
 
 
+def _usual_grid(args: argparse.Namespace) -> str:
+    """The printed grid, or the released script's own with its protocol."""
+    if args.protocol == "validation":
+        return "printed"
+    if args.table != "table3":
+        raise OptionError(
+            f"--protocol: expected validation for {args.table}, got released, which is that of the "
+            f"TU folds. Take it with: virgo sweep table3 --dataset imdb-b imdb-m collab."
+        )
+    return "released"
+
+
 def _need_optuna() -> None:
     """Import first the module that names a missing extra; the parser works without it."""
     import virgo.experiments.sweep.storage  # noqa: F401
 
 
-def _screen(args: argparse.Namespace) -> tuple[int, int] | None:
+def read_screen(args: argparse.Namespace) -> tuple[int, int] | None:
+    """``--screen K --top M``, or neither."""
     if (args.screen is None) != (args.top is None):
         raise OptionError(
             f"--screen, --top: expected both or neither, got --screen {args.screen} "
             f"--top {args.top}. --screen K --top M runs all with K seeds, the best M with all."
         )
     return None if args.screen is None else (args.screen, args.top)
-
-
-def _pairs(given: list[str] | None) -> dict[str, str]:
-    """``KEY=VALUE`` words as a mapping."""
-    for word in given or ():
-        if not all(word.partition("=")):
-            raise OptionError(f"--where: expected KEY=VALUE, got {word!r}.")
-    return dict(word.split("=", 1) for word in given or ())
 
 
 @contextmanager
@@ -116,7 +136,8 @@ def _write(table: str, args: argparse.Namespace) -> None:
     from virgo.experiments.sweep.exporting import collect, export
 
     with _opened(args) as storage:
-        path, count = export(storage, table, args.out)
+        folder = PUBLISHED if args.publish else args.out
+        path, count = export(storage, table, folder)
         remarks = {(r.dataset, r.generated) for r in collect(storage, table) if r.generated}
     print(f"wrote {count} configurations to {path}")
     for dataset, remark in sorted(remarks):
@@ -177,20 +198,21 @@ class _Bar(Progress):
 
 
 @contextmanager
-def _bar(title: str) -> Iterator[Callable[[Done], None]]:
-    bar = _Bar(
+def bar(title: str) -> Iterator[Callable[[Done], None]]:
+    """A progress bar on a terminal; yields what shows a sweep's progress."""
+    shown = _Bar(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed:.0f}/{task.total:.0f} seeds {task.fields[pace]}"),
         console=errors,
         transient=True,
     )
-    with bar:
-        task = bar.add_task(title, total=1, pace="")
+    with shown:
+        task = shown.add_task(title, total=1, pace="")
 
         def show(done: Done) -> None:
-            bar.best = _best(done)
-            bar.update(task, completed=done.seeds, total=done.total, pace=_pace(done))
+            shown.best = _best(done)
+            shown.update(task, completed=done.seeds, total=done.total, pace=_pace(done))
 
         yield show
 
@@ -230,8 +252,12 @@ def add_to(commands: Subparsers) -> None:
         "virgo sweep table1 --dataset cora --init xavier virgo-backward --limit 20",
         "virgo sweep status",
         "virgo sweep table1 --storage postgresql://user@host/sweeps",
+        "virgo sweep --dataset my_pkg:make_data --model my_pkg:make_model --init auto xavier "
+        "--grid my.toml",
     )
-    kinds = top.add_subparsers(required=True, metavar="table1|table2|table3|depth|status|export")
+    add_study(top)
+    top.set_defaults(run=own_study, table=None)
+    kinds = top.add_subparsers(metavar="table1|table2|table3|depth|status|export")
     for name, about in _ABOUT.items():
         command = kinds.add_parser(name, help=about, description=about)
         _add_options(command)
@@ -244,9 +270,7 @@ def add_to(commands: Subparsers) -> None:
         )
         _add_storage(command)
         command.set_defaults(run=run)
-    export_command.add_argument(
-        "--out", type=Path, default=OUT, help="folder (default %(default)s)"
-    )
+    _add_out(export_command)
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:
@@ -270,6 +294,27 @@ def _add_options(command: argparse.ArgumentParser) -> None:
     add("--screen", type=int, metavar="K", help="run all configurations with K seeds")
     add("--top", type=int, metavar="M", help="then the best M of a cell with all seeds")
     add("--epochs", type=int, help="epochs instead of the grid's")
+    add(
+        "--grid",
+        choices=("printed", "reproduces", "released"),
+        help="printed: the paper's appendix; reproduces: what comes closest to its numbers; "
+        "released: the released script's own (default printed)",
+    )
+    add(
+        "--protocol",
+        choices=("validation", "released"),
+        default="validation",
+        help="released: of the TU folds, no validation, the epoch is chosen on test (default "
+        "%(default)s)",
+    )
+    add(
+        "--strict",
+        action="store_true",
+        help="an epoch counts as better only if it is (released script); by default one that is "
+        "as good does",
+    )
+    add("--retry-failed", action="store_true", help="run seeds again that failed")
+    add("--dry-run", action="store_true", help="only print what is to run and the hours")
     add("--curves", action="store_true", help="keep validation curves in the records")
     add("--jobs", type=int, help="worker processes (default: one per core; 0 or 1: none)")
     _add_storage(command)
@@ -281,9 +326,18 @@ def _add_options(command: argparse.ArgumentParser) -> None:
         "(default 60)",
     )
     add_root(command)
-    add("--out", type=Path, default=OUT, help="folder of the records (default %(default)s)")
+    _add_out(command)
     for option in ("--runner", "--loader"):  # for tests and benchmarks
         add(option, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
+def _add_out(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--out", type=Path, default=OUT, help="folder of the records (default %(default)s)"
+    )
+    command.add_argument(
+        "--publish", action="store_true", help="write to results/, which documents quote"
+    )
 
 
 def _add_storage(command: argparse.ArgumentParser) -> None:

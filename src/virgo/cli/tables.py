@@ -6,7 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from virgo.cli.arguments import Subparsers, add_command, check_ending, writable_folder
+from virgo.cli.arguments import (
+    Subparsers,
+    add_command,
+    check_ending,
+    key_values,
+    writable_folder,
+)
 from virgo.cli.progress import note
 from virgo.errors import DataError, OptionError
 
@@ -32,7 +38,17 @@ def table(args: argparse.Namespace) -> int:
         check_ending(option, path, ".png", ".pdf", ".svg")
     from virgo.experiments.sweep.tables import build
 
-    built = build(args.table, load(args.table, args.storage, args.records))
+    records = load(args.table, args.storage, args.records or default_records(args.table))
+    grid = args.grid or ("released" if args.protocol == "released" else "printed")
+    where = key_values(args.where)
+    built = build(args.table, records, grid=grid, protocol=args.protocol, where=where)
+    if not args.all:
+        built = built.ran()
+    if not built.places:
+        raise DataError(
+            f"{args.table}: expected records by the protocol {args.protocol}, got none. Make them "
+            f"with: virgo sweep {args.table} --protocol {args.protocol}."
+        )
     text = str(built) if form == "text" else getattr(built, f"to_{form}")()
     if args.out is None:
         print(text.rstrip("\n"))
@@ -47,6 +63,14 @@ def table(args: argparse.Namespace) -> int:
         built.curves_figure().savefig(args.curves_png, dpi=200)
         note(f"wrote {args.curves_png}")
     return 0
+
+
+def default_records(name: str) -> Path:
+    """The folder of a sweep of one's own if it has the table, else the published one."""
+    own = Path("out")
+    folder = own if (own / f"{name}.jsonl").is_file() else Path("results")
+    note(f"records: {folder / f'{name}.jsonl'}", style="dim")
+    return folder
 
 
 def chosen_format(asked: str | None, out: Path | None) -> str:
@@ -114,9 +138,26 @@ def add_to(commands: Subparsers) -> None:
     add(
         "--records",
         type=Path,
-        default=Path("results"),
-        help="exported records: a folder or file (default results)",
+        help="exported records: a folder or file (default: out if it has them, else results)",
     )
+    add(
+        "--grid",
+        choices=("printed", "reproduces", "released"),
+        help="the grid that cells are chosen from (default printed)",
+    )
+    add(
+        "--protocol",
+        choices=("validation", "released"),
+        default="validation",
+        help="which records; released is selection on test (default %(default)s)",
+    )
+    add(
+        "--where",
+        nargs="+",
+        metavar="KEY=VALUE",
+        help="choose only from the grid's configurations with these values",
+    )
+    add("--all", action="store_true", help="also the rows and columns that were not run")
     add(
         "--format",
         choices=list(ENDINGS.values()),

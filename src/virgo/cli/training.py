@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.live import Live
@@ -23,7 +23,7 @@ from virgo.cli.arguments import (
     write_text,
 )
 from virgo.cli.curve import curve
-from virgo.cli.progress import errors
+from virgo.cli.progress import errors, note
 from virgo.draws import DISTRIBUTIONS
 from virgo.errors import OptionError
 from virgo.experiments.models import MODELS, NGNN_TYPES
@@ -59,10 +59,9 @@ def train(args: argparse.Namespace) -> int:
             raise OptionError("--dataset: expected a name, got none. See virgo data list.")
         dataset = virgo.data.load(args.dataset, args.root)
         names = [field.name for field in fields(Settings)]
-        settings = Settings.of(
-            {name: value for name in names if (value := getattr(args, name, None)) is not None}
-            | ({"patience": None} if args.no_early_stopping else {})
-        )
+        given = {name: value for name in names if (value := getattr(args, name, None)) is not None}
+        given |= {"patience": None} if args.no_early_stopping else {}
+        settings = Settings.of(_paper_settings(args, given) | given)
         training = Training(task_of(dataset), args.model, _init(args), settings, args.seed)
         epochs = []
     try:
@@ -75,6 +74,25 @@ def train(args: argparse.Namespace) -> int:
     _print(training, outcome)
     _write(args, training, outcome, epochs)
     return 0 if outcome.status == "ok" else 1
+
+
+def _paper_settings(args: argparse.Namespace, given: Mapping[str, object]) -> dict[str, Any]:
+    """The middle of the paper's grid for this pair, and a line that says so."""
+    from virgo.experiments.sweep.grids import middle
+
+    paper = middle(args.dataset, args.model)
+    if paper is None:
+        note(f"the paper has no {args.model} on {args.dataset}: general defaults", style="dim")
+        return {}
+    table, config = paper
+    layers = given.get("num_layers")
+    if layers not in (None, config.get("num_layers")) and config.get("num_neighbors"):
+        config = {key: value for key, value in config.items() if key != "num_neighbors"}
+    taken = {key: value for key, value in config.items() if key not in given}
+    words = ", ".join(f"{key} {'none' if v is None else v}" for key, v in taken.items())
+    if words:
+        note(f"from the middle of the paper's grid ({table}): {words}", style="dim")
+    return dict(config)
 
 
 def _init(args: argparse.Namespace) -> str:
@@ -212,19 +230,28 @@ def _add_initialisation(command: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument_group("hyper-parameters").add_argument
-    add("--layers", dest="num_layers", type=int, help="default 2")
-    add("--hidden", dest="hidden_channels", type=int, help="width (default 64)")
-    add("--lr", type=float, help="learning rate (default 0.01)")
-    add("--weight-decay", type=float, help="default 0")
-    add("--dropout", type=float, help="default 0.5")
-    add("--epochs", type=int, help="maximum number (default 1000)")
-    add("--patience", type=int, help="epochs without improvement (default 20)")
+    group = command.add_argument_group(
+        "hyper-parameters", "by default the middle of the paper's grid for the dataset and model"
+    )
+    add = group.add_argument
+    add("--layers", dest="num_layers", type=int, help="message-passing layers")
+    add("--hidden", dest="hidden_channels", type=int, help="width")
+    add("--lr", type=float, help="learning rate")
+    add("--weight-decay", type=float, help="of Adam")
+    add("--dropout", type=float, help="between layers")
+    add("--epochs", type=int, help="maximum number")
+    add("--patience", type=int, help="epochs without improvement")
     add("--no-early-stopping", action="store_true")
-    add("--eval-step", type=int, help="epochs between validations (default 1)")
+    add(
+        "--strict",
+        action="store_const",
+        const=True,
+        help="an epoch counts as better only if it is (released script)",
+    )
+    add("--eval-step", type=int, help="epochs between validations")
     add("--num-neighbors", type=int, nargs="+", metavar="K", help="neighbours per layer (-1: all)")
     add("--num-parts", type=int, help="clusters for ClusterGCN (link prediction)")
-    add("--batch-size", type=int, help="sampled nodes, edges, graphs or clusters (default 1024)")
+    add("--batch-size", type=int, help="sampled nodes, edges, graphs or clusters")
     add(
         "--max-grad-norm", type=float, help="clip gradients (default: as OGB's example; inf: never)"
     )

@@ -17,6 +17,7 @@ from torch_geometric.nn import GCN
 import virgo
 from virgo.errors import GraphError, OptionError
 from virgo.experiments.assumptions import observations as stats
+from virgo.experiments.assumptions import released
 from virgo.experiments.assumptions.observations import ObservedNetwork
 from virgo.experiments.assumptions.paper import APPENDIX, printed
 from virgo.experiments.assumptions.paths import Paths, Walks, between_pairs
@@ -416,3 +417,39 @@ def test_the_documents_tables_are_those_of_the_results() -> None:
     results = json.loads((CHECKOUT / "results" / "verify.json").read_text(encoding="utf-8"))
     assert refresh(document, results) == document
     assert all(f"<!-- A{n} -->" in document for n in range(1, 6))
+
+
+# --- as released --------------------------------------------------------------------------------
+
+
+def test_simple_paths_are_all_of_them_by_their_last_node() -> None:
+    walks = Walks.over(operator())
+    for start, length in itertools.product(range(NODES), (1, 2, 3)):
+        expected = [
+            path for path in all_paths(length) if path[0] == start and len(set(path)) == length + 1
+        ]
+        found = [tuple(path) for path in released.simple_paths(walks, start, length).tolist()]
+        assert sorted(found) == sorted(expected)
+        assert [path[-1] for path in found] == sorted(path[-1] for path in expected)
+
+
+def test_a1_as_released_has_the_diagonal_of_ones_in_its_mean() -> None:
+    data = virgo.data.citation_like(num_nodes=300, seed=0)
+    tables = verify(data, seeds=2)
+    whole = tables.message_paths.row(released.RELEASED).cells
+    off = tables.message_paths.row(released.OFF_DIAGONAL).cells
+    for first, second in zip(whole, off, strict=True):
+        assert first is not None
+        assert second is not None
+        # nine entries of a 3 x 3 matrix, of which three are ones
+        assert first.mean == pytest.approx((6 * second.mean + 3) / 9)
+    # the products are of weights picked at random: what is left is the absolute value of noise
+    noise, spread = stats.absolute_by_chance(256)
+    for cell in tables.delta_and_weight_path.row(released.RELEASED).cells:
+        assert cell is not None
+        assert abs(cell.mean - noise) < spread
+
+
+def test_a_deep_network_has_no_rows_as_released() -> None:
+    tables = verify(virgo.data.citation_like(num_nodes=60, seed=0), num_layers=5, seeds=1)
+    assert tables.weight_paths.row(released.RELEASED).cells == (None,) * 5

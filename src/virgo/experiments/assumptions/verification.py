@@ -9,6 +9,8 @@ A3. correlation of delta_p and the features times the weights, and of their squa
 A4. mean of delta_p over paths and neurons;
 A5. softmax of the last layer's output, over nodes and classes.
 
+The rows *as released* (A1 to A3) are what the authors' scripts compute: ``released.py``.
+
 A1-A4 need as many neurons in the last layer as in the others, since delta_p multiplies them one by
 one: all layers have ``width`` outputs there. For A5 the last layer has one output per class; the
 weights before it are the same.
@@ -32,6 +34,13 @@ from virgo.experiments.assumptions import observations as stats
 from virgo.experiments.assumptions.observations import Observations, ObservedNetwork, Propagate
 from virgo.experiments.assumptions.paper import printed
 from virgo.experiments.assumptions.paths import Walks
+from virgo.experiments.assumptions.released import (
+    DIFFERENT_NODES,
+    OFF_DIAGONAL,
+    RELEASED,
+    RELEASED_SQUARES,
+    observe_released,
+)
 from virgo.experiments.assumptions.tables import (
     PRINTED,
     AssumptionCell,
@@ -45,6 +54,8 @@ from virgo.init import plan
 from virgo.network import reading
 from virgo.network.inputs import Inputs
 
+#: Simple paths of one more edge than there are layers are listed, which a deep network forbids.
+DEEPEST = 4
 LOGITS = "without the last ReLU"
 NORMALISED = "features divided by their row sums"
 Progress = Callable[[int, int], None]
@@ -112,6 +123,11 @@ def verify(
             seen = _on_paths(network, walks, length, paths, order, neurons, rng)
             for (table, row), values in seen.items():
                 draws[length, table, row].append(values)
+        if num_layers <= DEEPEST:
+            extra = np.random.default_rng([seed, draw, 1])  # leaves the draws above as they were
+            for length, seen in observe_released(network, walks, extra).items():
+                for (table, row), values in seen.items():
+                    draws[length, table, row].append(values)
         for row, values in _on_nodes(network, last, walks.propagate).items():
             draws[0, "A5", row].append(values)
         if progress is not None:
@@ -245,11 +261,14 @@ def _tables(draws: Draws, name: str | None, settings: Mapping[str, Any]) -> list
     a1 = rows(
         "A1",
         "est_mpaths",
+        row("A1", RELEASED, "est_mpaths"),
+        *(OFF_DIAGONAL, DIFFERENT_NODES),
         *(stats.BETWEEN, stats.INTO, stats.OUT_OF, stats.NO_DELTA, stats.COSINE),
     )
     a2 = rows(
         "A2",
         "est_wpaths",
+        row("A2", RELEASED, "est_wpaths"),
         stats.ABSOLUTE,
         chance(neurons // 2),
         _all(stats.ABSOLUTE),
@@ -259,6 +278,8 @@ def _tables(draws: Draws, name: str | None, settings: Mapping[str, Any]) -> list
         "A3",
         "est_delta_wpaths_1",
         row("A3", stats.SQUARES, "est_delta_wpaths_2"),
+        row("A3", RELEASED, "est_delta_wpaths_1"),
+        row("A3", RELEASED_SQUARES, "est_delta_wpaths_2"),
         *(stats.PREDICTED, stats.ONE_WEIGHT_PATH, stats.ABSOLUTE, stats.SQUARES_ABSOLUTE),
         chance(neurons),
         *(_all(stats.ABSOLUTE), _all(stats.SQUARES_ABSOLUTE)),

@@ -24,13 +24,19 @@ class Bench:
     """Runs seeds, and keeps the dataset that was used last.
 
     Args:
-        runner: ``module:function`` that runs a seed.
-        loader: ``module:function`` that loads a dataset.
+        runner: a function that runs a seed, or its ``module:function``.
+        loader: a function that loads a dataset, or its ``module:function``.
         root: data root.
         curves: whether results keep the validation curve.
     """
 
-    def __init__(self, runner: str, loader: str, root: str | None, curves: bool = False) -> None:
+    def __init__(
+        self,
+        runner: str | Callable[..., Any],
+        loader: str | Callable[..., Any],
+        root: str | None,
+        curves: bool = False,
+    ) -> None:
         self._root, self._curves = root, curves
         self._run, self._load = _imported(runner), _imported(loader)
         self._dataset: tuple[str, Any] = ("", None)
@@ -44,7 +50,8 @@ class Bench:
     def facts(self, cell: GridCell) -> dict[str, object]:
         """What a trial runs with."""
         generated = getattr(self._loaded(cell.dataset), "generated", None)
-        return {"generated": generated, "versions": versions(), "commit": commit()}
+        facts = {"generated": generated, "versions": versions(), "commit": commit()}
+        return {**facts, "grid": cell.grid, **getattr(self._run, "facts", {})}
 
     def run(self, cell: GridCell, config: Config, seed: int) -> SeedResult:
         """Run one seed; an exception becomes its result.
@@ -97,8 +104,10 @@ def failed(seed: int, status: str, message: str, seconds: float = 0.0) -> SeedRe
     }
 
 
-def _imported(spec: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names."""
+def _imported(spec: str | Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, or that which ``module:function`` names."""
+    if not isinstance(spec, str):
+        return spec
     module, _, name = spec.partition(":")
     try:
         function: Callable[..., Any] = getattr(importlib.import_module(module), name)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import optuna
@@ -33,6 +34,7 @@ from virgo.experiments.sweep.claims import (
     TARGET,
     Seeds,
     TrialClaim,
+    is_retried,
     mean_valid,
     seeds_of,
 )
@@ -41,6 +43,7 @@ from virgo.experiments.sweep.records import Config, canonical
 from virgo.experiments.sweep.storage import WORKER, Storage, Worker
 
 ORDERS = "virgo"  # the attribute of a study that says what was asked for
+RETRIED = "retried"  # and the numbers of its trials whose failed seeds are run again
 _LIVE = (TrialState.WAITING, TrialState.RUNNING, TrialState.COMPLETE)
 _LOG = ("lr",)
 _CHOICES = {"ngnn_type": ("input", "hidden", "output", "all")}
@@ -78,6 +81,7 @@ class Board:
         self._trials: dict[str, list[FrozenTrial]] = {}
         self._waiting: deque[FrozenTrial] = deque()
         self._count: Count | None = None
+        self._retried: set[int] = set()
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -91,6 +95,7 @@ class Board:
             except KeyError:
                 return
         self._trials = {}
+        self._retried = set(self._study.user_attrs.get(RETRIED, ()))
         for trial in self._storage.trials(self._study):
             if CONFIG in trial.user_attrs:
                 self._trials.setdefault(canonical(trial.user_attrs[CONFIG]), []).append(trial)
@@ -99,6 +104,11 @@ class Board:
         firsts = [trial for key in wanted for trial in self._live(key, wanted[key])[:1]]
         waiting = [trial for trial in firsts if trial.state == TrialState.WAITING]
         self._waiting = deque(sorted(waiting, key=lambda trial: trial.number))
+
+    @property
+    def trials(self) -> Mapping[str, list[FrozenTrial]]:
+        """The trials of the last look, by configuration."""
+        return self._trials
 
     @property
     def waiting(self) -> int:
@@ -127,7 +137,9 @@ class Board:
 
     def _done(self, key: str, target: int) -> bool:
         return any(
-            trial.state == TrialState.COMPLETE and trial.user_attrs[TARGET] >= target
+            trial.state == TrialState.COMPLETE
+            and trial.user_attrs[TARGET] >= target
+            and trial.number not in self._retried
             for trial in self._trials.get(key, ())
         )
 
@@ -136,14 +148,19 @@ class Board:
         return [
             trial
             for trial in self._trials.get(key, ())
-            if trial.state in _LIVE and trial.user_attrs[TARGET] == target
+            if trial.state in _LIVE
+            and trial.user_attrs[TARGET] == target
+            and trial.number not in self._retried
         ]
 
     def results(self, key: str) -> Seeds:
         """All finished seeds of a configuration; of two results for a seed the first counts."""
         results: Seeds = {}
         for trial in self._trials.get(key, ()):
-            results = seeds_of(trial) | results
+            own = seeds_of(trial)
+            if trial.number in self._retried:
+                own = {seed: result for seed, result in own.items() if not is_retried(result)}
+            results = own | results
         return results
 
     def count(self) -> Count:
@@ -168,6 +185,29 @@ class Board:
         return self._count
 
     # --- changing ---------------------------------------------------------------------------
+
+    def retry(self) -> int:
+        """Set finished trials with failed seeds aside, so that these seeds are run again.
+
+        Optuna never changes a trial that has ended; the study keeps the numbers of those that no
+        longer count. Their other seeds stay.
+
+        Returns:
+            The number of seeds to run again.
+        """
+        self.look()
+        if self._study is None:
+            return 0
+        failed = {
+            trial.number: seeds
+            for trials in self._trials.values()
+            for trial in trials
+            if trial.state == TrialState.COMPLETE and trial.number not in self._retried
+            if (seeds := sum(map(is_retried, seeds_of(trial).values())))
+        }
+        if failed:
+            self._study.set_user_attr(RETRIED, sorted({*self._retried, *failed}))
+        return sum(failed.values())
 
     def tidy(self) -> int:
         """Free the trials of dead workers, add missing ones and prune duplicates.
@@ -210,6 +250,7 @@ class Board:
             "seeds": self.seeds,
             "screen": {"seeds": self.screen[0], "top": self.screen[1]} if self.screen else None,
             "configurations": len(cell.configurations),
+            "protocol": cell.protocol,
         }
 
     def _new(self, key: str, target: int) -> FrozenTrial:
@@ -254,7 +295,8 @@ class Board:
 def _distributions(configurations: tuple[Config, ...]) -> dict[str, BaseDistribution]:
     """The grid as Optuna's search space, for its dashboard: the range of each number."""
     spaces: dict[str, BaseDistribution] = {}
-    for name in configurations[0]:
+    shared = [name for name in configurations[0] if all(name in c for c in configurations)]
+    for name in shared:
         values = [config[name] for config in configurations]
         if name in _CHOICES:
             spaces[name] = CategoricalDistribution(_CHOICES[name])

@@ -36,6 +36,11 @@ def mean_valid(seeds: list[SeedResult]) -> float:
     return sum(seed["valid"] or 0.0 for seed in seeds) / len(seeds) if seeds else 0.0
 
 
+def is_retried(result: SeedResult) -> bool:
+    """Whether ``--retry-failed`` runs a seed again; one that diverged would diverge again."""
+    return result["status"] in ("failed", "out of memory")
+
+
 class TrialClaim:
     """A trial that this process runs.
 

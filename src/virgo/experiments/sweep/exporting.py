@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timezone
 from pathlib import Path
@@ -12,8 +12,16 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from virgo.experiments.sweep import records
-from virgo.experiments.sweep.board import ORDERS
-from virgo.experiments.sweep.claims import CONFIG, RUN, TARGET, mean_valid, seeds_of
+from virgo.experiments.sweep.board import ORDERS, RETRIED
+from virgo.experiments.sweep.claims import (
+    CONFIG,
+    RUN,
+    TARGET,
+    is_retried,
+    mean_valid,
+    seeds_of,
+)
+from virgo.experiments.sweep.grids import PRINTED, VALIDATION
 from virgo.experiments.sweep.records import Record, SeedResult, canonical
 from virgo.experiments.sweep.storage import WORKER, Storage, is_alive
 
@@ -43,17 +51,25 @@ def studies(storage: Storage, table: str | None = None) -> list[optuna.Study]:
 def status(storage: Storage, table: str | None = None) -> list[Status]:
     """The progress of each cell that was ever begun."""
     return [
-        _status(study.study_name, study.user_attrs[ORDERS], storage.trials(study))
+        _status(
+            study.study_name,
+            study.user_attrs[ORDERS],
+            storage.trials(study),
+            study.user_attrs.get(RETRIED, ()),
+        )
         for study in studies(storage, table)
     ]
 
 
-def _status(name: str, orders: Orders, trials: list[FrozenTrial]) -> Status:
-    complete = _complete(trials)
+def _status(
+    name: str, orders: Orders, trials: list[FrozenTrial], retried: Collection[int]
+) -> Status:
+    complete = _complete(trials, retried)
     results: dict[tuple[str, int], SeedResult] = {}
     for trial in trials:
         for seed, result in seeds_of(trial).items():
-            results[canonical(trial.user_attrs[CONFIG]), seed] = result
+            if not (trial.number in retried and is_retried(result)):
+                results[canonical(trial.user_attrs[CONFIG]), seed] = result
     running = [trial for trial in trials if trial.state == TrialState.RUNNING]
     values = [mean_valid(list(seeds_of(trial).values())) for trial in complete.values()]
     return Status(
@@ -68,10 +84,12 @@ def _status(name: str, orders: Orders, trials: list[FrozenTrial]) -> Status:
     )
 
 
-def _complete(trials: list[FrozenTrial]) -> dict[str, FrozenTrial]:
+def _complete(trials: list[FrozenTrial], retried: Collection[int] = ()) -> dict[str, FrozenTrial]:
     """For each configuration the finished trial with the most seeds, the first of those."""
     complete: dict[str, FrozenTrial] = {}
     for trial in sorted(trials, key=lambda trial: trial.number):
+        if trial.number in retried:
+            continue
         if trial.state == TrialState.COMPLETE and CONFIG in trial.user_attrs:
             key = canonical(trial.user_attrs[CONFIG])
             if key not in complete or complete[key].user_attrs[TARGET] < trial.user_attrs[TARGET]:
@@ -84,7 +102,7 @@ def collect(storage: Storage, table: str) -> list[Record]:
     return [
         _record(study.user_attrs[ORDERS], trial)
         for study in studies(storage, table)
-        for trial in _complete(storage.trials(study)).values()
+        for trial in _complete(storage.trials(study), study.user_attrs.get(RETRIED, ())).values()
     ]
 
 
@@ -98,6 +116,9 @@ def _record(orders: Orders, trial: FrozenTrial) -> Record:
         generated=run.get("generated"),
         versions=run.get("versions", {}),
         commit=run.get("commit"),
+        code=run.get("code"),
+        grid=None if run.get("grid") == PRINTED else run.get("grid"),
+        protocol=None if orders.get("protocol") == VALIDATION else orders.get("protocol"),
         time=ended.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ") if ended else None,
     )
 

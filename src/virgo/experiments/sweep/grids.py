@@ -17,10 +17,15 @@ from virgo.rules import parse_method
 
 #: What the initial weights depend on. Outermost, so that neighbouring trials can share them.
 ARCHITECTURE = ("num_layers", "hidden_channels", "ngnn_type", "num_ngnn_layers")
-_TRAINING = "batch_size num_neighbors num_parts eval_step epochs patience dropout weight_decay lr"
+_TRAINING = (
+    "batch_size num_neighbors num_parts eval_step epochs patience strict halve_every dropout "
+    "weight_decay lr"
+)
 #: The order of keys in a configuration, outermost first.
 ORDER = (*ARCHITECTURE, *_TRAINING.split())
 Part = tuple[tuple[str, Any], ...]
+#: The grid of the paper's appendix, and what the epoch is chosen by unless said otherwise.
+PRINTED, VALIDATION = "printed", "validation"
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,8 @@ class GridCell:
         table, dataset, model, init: the cell.
         configurations: what is searched.
         part: the keys that make a column of their own, such as the depth in "depth".
+        grid: the name of the grid, for the records.
+        protocol: what the epoch is chosen by: "validation", or "released" (on test).
     """
 
     table: str
@@ -39,11 +46,14 @@ class GridCell:
     init: str
     configurations: tuple[Config, ...]
     part: Part = ()
+    grid: str = PRINTED
+    protocol: str = VALIDATION
 
     @property
     def name(self) -> str:
         """The name of its study in the storage, such as ``depth/cora/gcn/xavier/num_layers=4``."""
         parts = [f"{key}={value}" for key, value in self.part]
+        parts += [] if self.protocol == VALIDATION else [f"protocol={self.protocol}"]
         return "/".join([self.table, self.dataset, self.model, self.init, *parts])
 
 
@@ -96,8 +106,14 @@ def _table(name: str) -> Any:
 
 
 @cache
-def grids(table: str) -> tuple[Grid, ...]:
-    """The grids of one table, in the paper's order."""
+def grids(table: str, name: str = PRINTED) -> tuple[Grid, ...]:
+    """The grids of one table in the paper's order; those of a name come first."""
+    named = _table(table).get("named", {})
+    if name != PRINTED and name not in named:
+        raise OptionError(
+            f"--grid: expected one of {', '.join([PRINTED, *named])} for {table}, got {name!r}. "
+            f"Choose one."
+        )
     return tuple(
         Grid(
             tuple(raw["datasets"]),
@@ -106,17 +122,27 @@ def grids(table: str) -> tuple[Grid, ...]:
             raw.get("ours", {}),
             raw.get("note"),
         )
-        for raw in _table(table)["grids"]
+        for raw in [*named.get(name, []), *_table(table)["grids"]]
     )
 
 
-def grid(table: str, dataset: str, model: str) -> Grid:
+def names(table: str) -> tuple[str, ...]:
+    """Return the names of a table's grids.
+
+    >>> names("table1"), names("table3")
+    (('printed', 'reproduces'), ('printed', 'released'))
+    """
+    return (PRINTED, *_table(table).get("named", {}))
+
+
+def grid(table: str, dataset: str, model: str, name: str = PRINTED) -> Grid:
     """The grid of one dataset and model.
 
     Args:
         table: a table.
         dataset: one of its datasets; a generated one has the grid of what it stands for.
         model: one of its models.
+        name: the grid's name; a dataset that it leaves out has the printed grid.
 
     Returns:
         The grid.
@@ -128,12 +154,46 @@ def grid(table: str, dataset: str, model: str) -> Grid:
     144
     """
     base = base_name(dataset)
-    for candidate in grids(table):
+    for candidate in grids(table, name):
         if base in candidate.datasets and model in candidate.models:
             return candidate
     if base not in datasets(table):
         _reject("dataset", datasets(table), dataset, table)
     _reject("model", models(table, dataset), model, f"{table} on {dataset}")
+
+
+def middle(dataset: str, model: str) -> tuple[str, Config] | None:
+    """The paper's hyper-parameters for a pair: the middle of each list of its printed grid.
+
+    Args:
+        dataset: a dataset, or ``like:`` one.
+        model: a model.
+
+    Returns:
+        The table and the configuration; None for a pair that the paper does not have. Of an even
+        number of values it is the larger of the two in the middle.
+
+    >>> table, config = middle("cora", "gcn")
+    >>> table, config["num_layers"], config["lr"], config["dropout"]
+    ('table1', 3, 0.01, 0.5)
+    >>> middle("ogbl-ddi", "gcn")[1]["batch_size"], middle("cora", "sage")
+    (32768, None)
+    """
+    for table in tables():
+        if _table(table)["results"] is None or model not in models(table, dataset):
+            continue
+        own = grid(table, dataset, model)
+        values = {key: _middle(choices) for key, choices in {**own.paper, **own.ours}.items()}
+        return table, _fit({key: values[key] for key in ORDER if key in values})
+    return None
+
+
+def _middle(choices: Sequence[Any]) -> Any:
+    is_sorted = all(isinstance(value, (int, float)) for value in choices)
+    return (sorted(choices) if is_sorted else list(choices))[len(choices) // 2]
+
+
+_grid = grid  # the option of the same name hides it in `cells`
 
 
 def base_name(dataset: str) -> str:
@@ -176,6 +236,8 @@ def cells(
     where: Mapping[str, str] | None = None,
     limit: int | None = None,
     overrides: Config | None = None,
+    grid: str = PRINTED,
+    protocol: str = VALIDATION,
 ) -> list[GridCell]:
     """The cells of a table, datasets outermost, each with its configurations.
 
@@ -188,6 +250,8 @@ def cells(
         limit: at most this many configurations per cell: the same ones for every method, spread
             over the grid; those of a smaller limit are among those of a larger one.
         overrides: values that replace the grid's, such as ``{"epochs": 10}``.
+        grid: the name of the grid, one of :func:`names`.
+        protocol: what the epoch is chosen by, for the name of the cell and the records.
 
     Returns:
         At least one cell.
@@ -206,10 +270,10 @@ def cells(
         if base_name(name) not in datasets(table):
             _reject("dataset", datasets(table), name, table)
         for kind in _known_models(table, name, model):
-            configs = _matching(grid(table, name, kind), where or {}, f"{name}, {kind}")
+            configs = matching(_grid(table, name, kind, grid), where or {}, f"{name}, {kind}")
             parts = _split(table, _overridden(configs, overrides or {}))
             chosen += [
-                GridCell(table, name, kind, init, tuple(_limited(own, limit)), part)
+                GridCell(table, name, kind, init, tuple(_limited(own, limit)), part, grid, protocol)
                 for init in methods
                 for part, own in parts.items()
             ]
@@ -227,8 +291,20 @@ def _split(table: str, configs: Sequence[Config]) -> dict[Part, list[Config]]:
     return parts
 
 
-def _matching(grid: Grid, where: Mapping[str, str], cell: str) -> Sequence[Config]:
-    """The configurations with these values."""
+def matching(grid: Grid, where: Mapping[str, str], cell: str) -> Sequence[Config]:
+    """The configurations of a grid with these values.
+
+    Args:
+        grid: the grid.
+        where: values as text, by key.
+        cell: what errors call it.
+
+    Returns:
+        The configurations, in the grid's order.
+
+    Raises:
+        OptionError: a key or value that the grid does not have.
+    """
     configs: Sequence[Config] = grid.configurations()
     for key, text in where.items():
         values = list(dict.fromkeys(_text(config[key]) for config in configs if key in config))
@@ -243,6 +319,15 @@ def _matching(grid: Grid, where: Mapping[str, str], cell: str) -> Sequence[Confi
             )
         configs = [config for config in configs if _text(config[key]) == wanted]
     return configs
+
+
+def has_values(config: Config, where: Mapping[str, str]) -> bool:
+    """Return whether a configuration has these values, given as text.
+
+    >>> has_values({"lr": 0.001, "dropout": 0.5}, {"lr": "1e-3"})
+    True
+    """
+    return all(key in config and _same(_text(config[key]), v) for key, v in where.items())
 
 
 def _text(value: object) -> str:

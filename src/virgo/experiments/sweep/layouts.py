@@ -15,6 +15,7 @@ from virgo.experiments.sweep.records import Config
 from virgo.experiments.sweep.verdicts import LEVEL, NOT_RUN, Place, ResultCell, Verdict
 
 if TYPE_CHECKING:
+    from virgo.experiments.sweep.contrasts import Contrast
     from virgo.experiments.sweep.tables import ResultsTable
 
 Places = Mapping[Place, Sequence[ResultCell]]
@@ -77,11 +78,15 @@ def view(table: ResultsTable, *, details: bool) -> View:
         The layout.
     """
     layout = {"depth": _by_depth, "table1": _by_dataset}.get(table.name, _by_model)
-    sections = [_tests(table.verdicts)]
+    if any(place.layers is not None for place in table.places):
+        layout = _by_depth
+    sections = [_tests(table.verdicts), _contrasts(table.contrasts)]
     if details:
         sections += [_configurations(table.cells), _runs(table.provenance)]
+    counts = {cell.n for cell in table.cells if cell.n}
+    said = f"over {USUAL_SEEDS} seeds unless said" if USUAL_SEEDS in counts else "over n seeds"
     legend = (
-        f"Mean ± standard deviation (n - 1) over {USUAL_SEEDS} seeds unless said, of the "
+        f"Mean ± standard deviation (n - 1) {said}, of the "
         "configuration with the best mean validation; first and second are marked among cells "
         "that were searched alike."
     )
@@ -115,8 +120,10 @@ def _by_model(methods: Sequence[str], places: Places) -> list[TableBlock]:
 def _by_depth(methods: Sequence[str], places: Places) -> list[TableBlock]:
     blocks = []
     for dataset, model in dict.fromkeys((p.dataset, p.model) for p in places):
-        columns = sorted(p for p in places if (p.dataset, p.model) == (dataset, model))
-        names = [f"{place.layers} layers" for place in columns]
+        columns = [p for p in places if (p.dataset, p.model) == (dataset, model)]
+        if all(isinstance(place.layers, int) for place in columns):
+            columns.sort()
+        names = [place.fixed for place in columns]
         blocks.append(_by_method(f"{dataset}, {model}", methods, places, columns, names))
     return blocks
 
@@ -215,6 +222,29 @@ def _tests(verdicts: Sequence[Verdict]) -> Section:
         )
     title = "Does the best Virgo method beat the best classic one?"
     return Section(title, header, tuple(rows), 3, note)
+
+
+def _contrasts(contrasts: Sequence[Contrast]) -> Section:
+    rows = []
+    for row in contrasts:
+        test, numbers = row.paired, ("",) * 5
+        if test is not None:
+            numbers = (
+                signed(test.difference),
+                f"{signed(test.low)} to {signed(test.high)}",
+                p_value(test.p),
+                p_value(row.holm),
+                str(test.n),
+            )
+        rows.append((str(row.place), row.init, *numbers, row.answer))
+    base = contrasts[0].baseline if contrasts else ""
+    header = ("where", "method", "difference", "95 % interval", "p (t)", "p (Holm)", "n", "verdict")
+    note = (
+        "Each with the configuration that validation chose; differences of test values in points, "
+        f"paired by seed; the t test corrected by Holm over this table decides at {LEVEL:g}. The "
+        "interval is not corrected."
+    )
+    return Section(f"Each method minus {base}", header, tuple(rows), 2, note)
 
 
 def _configurations(cells: Sequence[ResultCell]) -> Section:

@@ -34,6 +34,10 @@ class Record:
         generated: the remark on generated data; None for real data.
         versions, commit, time: what it ran with, and when it ended (UTC).
         screen: {"seeds": K, "top": M} if the configurations with all seeds were picked by K seeds.
+        grid: the grid that it was run for, e.g. "reproduces"; None for the printed one. A
+            configuration may be in several grids, and counts in all of them.
+        protocol: "released" where the epoch is chosen on test; None for validation.
+        code: a hash of a user's own functions, in a study of their own.
     """
 
     table: str
@@ -47,17 +51,22 @@ class Record:
     commit: str | None = None
     time: str | None = None
     screen: Mapping[str, int] | None = None
+    grid: str | None = None
+    protocol: str | None = None
+    code: str | None = None
 
     @property
     def identity(self) -> tuple[str, ...]:
         """The key to sort and look up by: two records with the same key are of the same thing."""
-        return (self.table, self.dataset, self.model, self.init, canonical(self.config))
+        cell = (self.table, self.dataset, self.model, self.init)
+        return (*cell, canonical(self.config), self.protocol or "")
 
     def to_json(self) -> str:
         """One line of compact JSON."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        if self.screen is None:
-            del values["screen"]
+        for name in ("screen", "grid", "protocol", "code"):
+            if values[name] is None:
+                del values[name]
         return json.dumps(_plain(values), separators=(",", ":"), allow_nan=False)
 
     @classmethod
@@ -146,7 +155,7 @@ def _order(record: Record) -> tuple[object, ...]:
         else (name, 0, 0.0, str(value))
         for name, value in sorted(record.config.items())
     ]
-    return (*record.identity[:4], values, record.identity[4])
+    return (*record.identity[:4], values, *record.identity[4:])
 
 
 def merge(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:

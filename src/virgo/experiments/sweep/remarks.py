@@ -17,7 +17,7 @@ def listed(places: Iterable[Place]) -> str:
     >>> listed([Place("cora", "gcn", 2), Place("cora", "gcn", 4), Place("pubmed", "gcn")])
     'cora, gcn (2, 4 layers); pubmed, gcn'
     """
-    depths: dict[tuple[str, str], list[int]] = {}
+    depths: dict[tuple[str, str], list[object]] = {}
     for place in places:
         layers = depths.setdefault(place[:2], [])
         if place.layers is not None:
@@ -37,7 +37,7 @@ def remarks(
     for place, cells in places.items():
         lines += _claim(place, cells, by_place[place])
     for place, cells in places.items():
-        lines += _incomparable(place, cells)
+        lines += incomparable(place, cells)
     generated = [
         f"{place.dataset} is generated data: {cell.chosen.generated}."
         for place, cells in places.items()
@@ -136,7 +136,7 @@ def _compared(paper_first: ResultCell, first: ResultCell, theirs: Sequence[Resul
     )
 
 
-def _incomparable(place: Place, cells: Sequence[ResultCell]) -> Iterable[str]:
+def incomparable(place: Place, cells: Sequence[ResultCell]) -> Iterable[str]:
     """Why cells are left out of the ranking; a single cell has no ranking."""
     if sum(cell.chosen is not None for cell in cells) < 2:
         return

@@ -166,6 +166,9 @@ def run(sweep: Sweep, jobs: int | None = None, report: Report = lambda progress:
         raise OptionError(f"--jobs: expected 0 or more, got {jobs}.")
     storage = open_storage(sweep.storage, grace=sweep.grace)
     try:
+        if sweep.retry:
+            for board in sweep.boards(storage):
+                board.retry()
         supervisor = Supervisor(sweep, storage, ahead=4 * max(1, jobs))
         supervisor.tend(now=True)
         report(supervisor.progress())

@@ -240,6 +240,8 @@ def _screening(
         for trial in went_on
         if seeds <= set(trial.valid)
     ]
-    if not scores or round(min(scores), 12) < max(trial.score for trial in rest):
+    # the M best must have gone on; others may have been run with all seeds by another sweep
+    least = sorted(scores, reverse=True)[:top]
+    if len(least) < top or round(least[-1], 12) < max(trial.score for trial in rest):
         return None
     return few, top

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from virgo.errors import OptionError
 from virgo.experiments.sweep import grids, rendering, settling
+from virgo.experiments.sweep.contrasts import Contrast, contrasts
 from virgo.experiments.sweep.layouts import View, view
 from virgo.experiments.sweep.paper import printed
+from virgo.experiments.sweep.protocols import PROTOCOLS, RELEASED, at_best_epoch
 from virgo.experiments.sweep.provenance import Provenance
-from virgo.experiments.sweep.records import Record
-from virgo.experiments.sweep.remarks import remarks
+from virgo.experiments.sweep.records import Config, Record
+from virgo.experiments.sweep.remarks import incomparable, remarks
 from virgo.experiments.sweep.selection import Space, select
 from virgo.experiments.sweep.statistics import paired
 from virgo.experiments.sweep.verdicts import Place, ResultCell, Verdict, judged, overlap_of, ranked
@@ -21,6 +24,8 @@ from virgo.experiments.sweep.verdicts import Place, ResultCell, Verdict, judged,
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: Methods whose baseline is another one.
+OURS = ("auto", "virgo", "virgo-forward", "virgo-backward")
 SpaceOf = Callable[[str, str, str], Space | None]
 
 Name = TypeVar("Name", str, Place)
@@ -47,6 +52,8 @@ class ResultsTable:
         remarks: the sentences below the table.
         provenance: what the table was made from.
         histories: validation curves of the columns that have them.
+        contrasts: in a study of a user's own, every method against the baseline.
+        heading: the title, where it is none of the paper's tables.
     """
 
     name: str
@@ -56,11 +63,21 @@ class ResultsTable:
     remarks: tuple[str, ...]
     provenance: Provenance = field(repr=False)
     histories: Mapping[Place, Sequence[settling.History]] = field(default_factory=dict, repr=False)
+    contrasts: tuple[Contrast, ...] = ()
+    heading: str = ""
 
     @property
     def title(self) -> str:
         """What the table shows."""
-        return TABLES[self.name]
+        return self.heading or TABLES[self.name]
+
+    def ran(self) -> ResultsTable:
+        """The same table without the rows and columns of which nothing was run."""
+        places = {p: cells for p, cells in self.places.items() if any(c.chosen for c in cells)}
+        rows = {cell.init for cells in places.values() for cell in cells if cell.chosen}
+        methods = tuple(method for method in self.methods if method in rows)
+        kept = {p: tuple(c for c in cells if c.init in rows) for p, cells in places.items()}
+        return replace(self, methods=methods, places=kept)
 
     @property
     def cells(self) -> list[ResultCell]:
@@ -107,6 +124,11 @@ class ResultsTable:
                 for cell in cells
             ],
             "verdicts": [{**asdict(v), "place": v.place._asdict()} for v in self.verdicts],
+            **(
+                {"contrasts": [{**asdict(c), "place": c.place._asdict()} for c in self.contrasts]}
+                if self.contrasts
+                else {}
+            ),
             "remarks": list(self.remarks),
             "provenance": asdict(self.provenance),
             "curves": [
@@ -192,30 +214,51 @@ class ResultsTable:
         return path
 
 
-def build(table: str, records: Iterable[Record], space: SpaceOf | None = None) -> ResultsTable:
+def build(
+    table: str,
+    records: Iterable[Record],
+    space: SpaceOf | None = None,
+    *,
+    grid: str = grids.PRINTED,
+    protocol: str = grids.VALIDATION,
+    where: Mapping[str, str] | None = None,
+) -> ResultsTable:
     """Build a table from raw records; without any, every cell says "not run".
 
     Args:
         table: "table1", "table2", "table3" or "depth".
         records: records of any tables; those of other tables are left out.
         space: ``(table, dataset, model) -> Space`` to be searched; the paper's grids if None.
+        grid: the name of the grid to be searched, e.g. "reproduces".
+        protocol: "released" for the records whose epoch is chosen on test, and only those.
+        where: only the grid's configurations with these values, as ``virgo sweep --where`` runs.
 
     Returns:
         The table.
 
     Raises:
-        OptionError: if there is no such table.
+        OptionError: if there is no such table, grid or protocol.
     """
     if table not in TABLES:
         raise OptionError(f"table: expected one of {', '.join(TABLES)}, got {table!r}. Choose one.")
-    mine = [record for record in records if record.table == table]
+    if protocol not in PROTOCOLS:
+        raise OptionError(
+            f"protocol: expected one of {', '.join(PROTOCOLS)}, got {protocol!r}. Choose one."
+        )
+    grids.grids(table, grid)  # an unknown name is an error
+    space = space or partial(space_of, name=grid, where=where)
+    mine = [r for r in records if r.table == table and (r.protocol or grids.VALIDATION) == protocol]
+    if where:
+        mine = [r for r in mine if grids.has_values(r.config, where)]
+    if protocol == RELEASED:
+        mine = [at_best_epoch(record) for record in mine]
     by_cell: dict[tuple[Place, str], list[Record]] = {}
     for record in mine:
         by_cell.setdefault((_place(record), record.init), []).append(record)
     methods = tuple(_with_others(grids.inits(table), {init for _, init in by_cell}))
     places: dict[Place, tuple[ResultCell, ...]] = {}
     for place in _with_others(_known(table), {place for place, _ in by_cell}):
-        searched = _space(table, place, space or space_of)
+        searched = _space(table, place, space)
         cells = []
         for init in methods:
             chosen = select(by_cell.get((place, init), ()), searched)
@@ -230,15 +273,93 @@ def build(table: str, records: Iterable[Record], space: SpaceOf | None = None) -
             histories[place] = kept
             cut_short.append(settling.remark(place, column, kept))
     lines = [*remarks(places, verdicts, table), *(line for line in cut_short if line)]
+    words = [f"grid: {grid}"] * (grid != grids.PRINTED) + [PROTOCOLS[protocol]]
+    words += ["only " + ", ".join(f"{k} {v}" for k, v in where.items())] if where else []
+    heading = "; ".join([TABLES[table], *(word for word in words if word)])
     return ResultsTable(
-        table, methods, places, tuple(verdicts), tuple(lines), Provenance.of(mine), histories
+        table,
+        methods,
+        places,
+        tuple(verdicts),
+        tuple(lines),
+        Provenance.of(mine),
+        {} if protocol == RELEASED else histories,
+        heading=heading,
     )
 
 
-def space_of(table: str, dataset: str, model: str) -> Space | None:
+def build_study(
+    name: str,
+    records: Sequence[Record],
+    methods: Sequence[str],
+    columns: Sequence[str] = (),
+    space: Space | None = None,
+    baseline: str | None = None,
+) -> ResultsTable:
+    """The table of a user's own study.
+
+    Args:
+        name: of the study.
+        records: its records.
+        methods: the rows, in order.
+        columns: grid keys each of whose values makes a column.
+        space: the configurations that were to be searched, and the seeds.
+        baseline: what the others are compared with; by default the first method that is not one
+            of Virgo's.
+
+    Returns:
+        The table.
+    """
+    base = baseline or next((m for m in methods if m.split("+")[0] not in OURS), methods[0])
+    by_cell: dict[tuple[Place, str], list[Record]] = {}
+    for record in records:
+        by_cell.setdefault((_column(record, columns), record.init), []).append(record)
+    places: dict[Place, tuple[ResultCell, ...]] = {}
+    for place in dict.fromkeys(place for place, _ in by_cell):
+        searched = space and Space(
+            tuple(c for c in space.configs if _part(c, columns) == place.layers), space.seeds
+        )
+        cells = [
+            ResultCell(place, init, select(by_cell.get((place, init), ()), searched), None)
+            for init in methods
+        ]
+        places[place] = tuple(ranked(cells))
+    lines = [line for place, cells in places.items() for line in incomparable(place, cells)]
+    generated = {(r.dataset, r.generated) for r in records if r.generated}
+    lines += [f"{dataset} is generated data: {words}." for dataset, words in sorted(generated)]
+    return ResultsTable(
+        name,
+        tuple(methods),
+        places,
+        (),
+        tuple(lines),
+        Provenance.of(records),
+        contrasts=tuple(contrasts(places, base)),
+        heading=f"{name}: test value in percent",
+    )
+
+
+def _column(record: Record, columns: Sequence[str]) -> Place:
+    return Place(record.dataset, record.model, _part(record.config, columns))
+
+
+def _part(config: Config, columns: Sequence[str]) -> int | str | None:
+    if list(columns) == ["num_layers"]:
+        return int(config["num_layers"])
+    return ", ".join(f"{key}={config[key]}" for key in columns) or None
+
+
+def space_of(
+    table: str,
+    dataset: str,
+    model: str,
+    name: str = grids.PRINTED,
+    where: Mapping[str, str] | None = None,
+) -> Space | None:
     """The grid of a sweep of this table; None for a dataset or model that the table lacks."""
     try:
-        return Space(grids.grid(table, dataset, model).configurations())
+        chosen = grids.grid(table, dataset, model, name)
+        return Space(tuple(grids.matching(chosen, where or {}, f"{dataset}, {model}")))
     except OptionError:
         return None
 

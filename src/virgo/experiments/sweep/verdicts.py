@@ -19,15 +19,22 @@ NOT_RUN = "not run"
 
 
 class Place(NamedTuple):
-    """A column in which methods compete: a dataset, a model, and a depth if that is fixed."""
+    """A column in which methods compete: a dataset, a model, and a depth if that is fixed.
+
+    In a study of a user's own, other keys may be fixed: ``layers`` is then text, ``"lr=0.1"``.
+    """
 
     dataset: str
     model: str
-    layers: int | None = None
+    layers: int | str | None = None
+
+    @property
+    def fixed(self) -> str:
+        """The depth, or what else is fixed, in words."""
+        return f"{self.layers} layers" if isinstance(self.layers, int) else self.layers or ""
 
     def __str__(self) -> str:
-        depth = "" if self.layers is None else f", {self.layers} layers"
-        return f"{self.dataset}, {self.model}{depth}"
+        return ", ".join(word for word in (self.dataset, self.model, self.fixed) if word)
 
 
 def overlap_of(dataset: str) -> float:

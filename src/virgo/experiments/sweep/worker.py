@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 from optuna.exceptions import UpdateFinishedTrialError
@@ -23,6 +24,7 @@ from virgo.experiments.sweep.grids import GridCell
 from virgo.experiments.sweep.storage import GRACE, Storage, myself, open_storage
 
 RUNNER, LOADER = "virgo.experiments.tasks:run", "virgo.data:load"
+RELEASED = "virgo.experiments.tasks.graph.released:run"
 _PAUSE = 0.5  # seconds between two looks for something to do
 
 
@@ -38,7 +40,9 @@ class Sweep:
         grace: seconds without a heartbeat after which a worker elsewhere counts as dead.
         root: data root.
         curves: whether every seed's record keeps its validation curve.
-        runner, loader: ``module:function`` that runs a seed and that loads a dataset.
+        runner, loader: what runs a seed and what loads a dataset: ``module:function``, or a
+            function, which several workers need to be able to import.
+        retry: whether seeds that failed or ran out of memory are run again.
     """
 
     cells: tuple[GridCell, ...]
@@ -48,8 +52,9 @@ class Sweep:
     grace: int = GRACE
     root: str | None = None
     curves: bool = False
-    runner: str = RUNNER
-    loader: str = LOADER
+    runner: str | Callable[..., Any] = RUNNER
+    loader: str | Callable[..., Any] = LOADER
+    retry: bool = False
 
     def __post_init__(self) -> None:
         if not self.cells:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from virgo.experiments.data.datasets import Dataset
@@ -70,12 +69,7 @@ def run(dataset: Dataset, model: str, init: str, config: Config, seed: int) -> O
     """  # noqa: DOC501  (a MemoryError is always an outcome)
     began = time.perf_counter()
     try:
-        training = Training(task_of(dataset), model, init, Settings.of(config), seed)
-        epochs = []
-        while not training.done:
-            epochs.append(training.advance())
-        curve = tuple((e.number, e.valid) for e in epochs if e.valid is not None)
-        return replace(training.finish(), curve=curve)
+        return Training(task_of(dataset), model, init, Settings.of(config), seed).complete()
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

@@ -23,6 +23,9 @@ class Settings:
         epochs: at most.
         patience: stop after this many epochs without a validation score at least as good as the
             best; none if ``None``.
+        strict: whether an epoch has to be better than the best to count as better; by default one
+            that is as good counts, because a small step may change no prediction for long.
+        halve_every: halve the learning rate after every so many epochs; never if ``None``.
         eval_step: epochs from one validation to the next.
         batch_size: training nodes, edges, graphs or clusters of a step; of node classification
             only with ``num_neighbors``.
@@ -40,6 +43,8 @@ class Settings:
     dropout: float = 0.5
     epochs: int = 1000
     patience: int | None = 20
+    strict: bool = False
+    halve_every: int | None = None
     eval_step: int = 1
     batch_size: int = 1024
     num_neighbors: tuple[int, ...] | None = None
@@ -56,6 +61,10 @@ class Settings:
         self._require("dropout", "at least 0 and below 1", lambda v: 0 <= v < 1)
         if self.num_parts is not None:
             self._require("num_parts", "a whole number, or none", lambda v: v == int(v) and v >= 1)
+        if self.halve_every is not None:
+            self._require(
+                "halve_every", "a whole number, or none", lambda v: v == int(v) and v >= 1
+            )
         if self.max_grad_norm is not None:
             self._require("max_grad_norm", "a positive number, or none", lambda v: v > 0)
         if self.patience is not None:

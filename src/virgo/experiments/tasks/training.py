@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -94,6 +95,10 @@ class Training:
         """Train for one epoch and validate."""
         began = time.perf_counter()
         self.epoch += 1
+        if self.settings.halve_every is not None:
+            halvings = (self.epoch - 1) // self.settings.halve_every
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.settings.lr * 0.5**halvings
         loss = self.batches.train_epoch(self.model, self.optimiser, self.epoch)
         self.diverged = not math.isfinite(loss)
         valid = None
@@ -101,12 +106,21 @@ class Training:
         if is_due and not self.diverged:
             valid = self.batches.evaluate(self.model, "valid")
             # As good as the best counts as better: a small step may change no prediction for long.
-            if valid >= self.best_valid:
+            is_better = valid > self.best_valid
+            if is_better or (valid == self.best_valid and not self.settings.strict):
                 self.best_valid, self.best_epoch = valid, self.epoch
                 for name, value in self.model.state_dict().items():
                     self.best[name].copy_(value)
         self.seconds += time.perf_counter() - began
         return Epoch(self.epoch, loss, valid)
+
+    def complete(self) -> Outcome:
+        """Train to the end and test; the outcome has the validation curve."""
+        epochs = []
+        while not self.done:
+            epochs.append(self.advance())
+        curve = tuple((e.number, e.valid) for e in epochs if e.valid is not None)
+        return replace(self.finish(), curve=curve)
 
     def finish(self) -> Outcome:
         """Test the best weights, once."""

@@ -29,7 +29,7 @@ from virgo.experiments.models import from_recipe
 from virgo.experiments.models.pooled import Drop, Pooled, PooledNetwork
 from virgo.experiments.tasks.fused import Constant
 from virgo.experiments.tasks.graph.batches import GraphBatches
-from virgo.experiments.tasks.graph.labels import METRICS, check_parts, labels_of, loss_for
+from virgo.experiments.tasks.graph.labels import METRICS, check_parts, labels_of, loss_for, score
 from virgo.experiments.tasks.graph.merged import Merged
 from virgo.experiments.tasks.metrics import check_dataset
 from virgo.experiments.tasks.outcome import Seeds
@@ -83,7 +83,14 @@ class GraphTask:
             **sizes,
         }
         self._starts = Starts(self.recipe)
-        check_parts(dataset, self.y, self.split_of(0))
+        self._check()
+
+    def _check(self) -> None:
+        check_parts(self.dataset, self.y, self.split_of(0))
+
+    def score(self, output: Tensor, y: Tensor) -> float:
+        """The dataset's metric of an output and its labels."""
+        return score(self.dataset.metric, output, y)
 
     def split_of(self, number: int) -> Mapping[str, Tensor]:
         """The graphs that run ``number`` trains, validates and tests on."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from virgo.errors import DataError
 from virgo.experiments.models.pooled import Pooled
 from virgo.experiments.tasks.fused import relu_dropout
-from virgo.experiments.tasks.graph.labels import present, score
+from virgo.experiments.tasks.graph.labels import present
 from virgo.experiments.tasks.outcome import Seeds
 from virgo.experiments.tasks.settings import Settings
 
@@ -80,4 +80,4 @@ class GraphBatches:
     def evaluate(self, model: Pooled, part: str) -> float:
         """The metric on the graphs of ``part``."""
         y = self.task.y[self.split[part]]
-        return score(self.task.dataset.metric, self.predict(model, part), y)
+        return self.task.score(self.predict(model, part), y)
