@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import depth_tables
 import reproduction
 
 from virgo.experiments.assumptions.tables import refresh as with_assumptions
@@ -26,8 +27,6 @@ NETWORKS = {
     **dict.fromkeys(("imdb-b", "imdb-m", "collab", "ogbg-molhiv", "ogbg-molpcba"), ("gcn", "gin")),
 }
 VERDICT_METHODS = ("xavier", "kaiming-backward", "virgo-backward", "virgo-backward+mirrored")
-DEPTHS = (2, 4, 8, 16, 32, 64)
-INITS = ("Xavier", "Kaiming", "Virgo", "measured", "mirrored", "mirrored, raw features")
 
 
 def results(name: str) -> dict[str, Any] | None:
@@ -38,23 +37,6 @@ def results(name: str) -> dict[str, Any] | None:
 def table(header: list[str], rows: list[list[str]]) -> str:
     lines = [header, ["---"] + ["--:"] * (len(header) - 1), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def depth() -> str:
-    cells = (results("depth_benchmark") or {"cells": {}})["cells"]
-    rows = []
-    for name in INITS:
-        row = [name]
-        for layers in DEPTHS:
-            cell = cells.get(f"{name}/{layers}")
-            if cell is None:
-                row.append("not run")
-                continue
-            spread = "" if cell["test_sd"] is None else f" ± {cell['test_sd']:.1f}"
-            few = "" if cell["seeds"] >= 5 else f" ({cell['seeds']} seeds)"
-            row.append(f"{cell['test_mean']:.1f}{spread}{few}")
-        rows.append(row)
-    return table(["initialisation", *(f"{layers} layers" for layers in DEPTHS)], rows)
 
 
 def cost() -> str:
@@ -568,7 +550,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdict-share": verdict_share,
     "zoo": zoo,
     "zoo-layers": zoo_layers,
-    "depth": depth,
+    **depth_tables.TABLES,
     "cost": cost,
     "compare": compare,
     "claims": claims,

@@ -1,0 +1,148 @@
+"""The tables of docs/depth.md, from the records of `python benchmarks/depth.py --publish`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+
+from virgo.experiments.sweep import records
+from virgo.experiments.sweep.records import Record
+from virgo.experiments.sweep.selection import Chosen, select
+from virgo.experiments.sweep.statistics import holm, paired
+
+RECORDS = Path(__file__).resolve().parent.parent / "results" / "depth_study.jsonl"
+DATASETS = ("cora", "citeseer", "pubmed", "photo", "computers", "cs")
+#: Rows, in order: ours, the classics, the related work's, and the ceiling.
+METHODS = (
+    "spectral", "mirrored", "virgo-backward", "virgo-forward", "measured", "auto",
+    "PyG's default", "xavier", "kaiming-backward",
+    "orthogonal", "lsuv", "g-init", "isometric", "identity", "random-walk", "spog",
+)  # fmt: skip
+OURS = "spectral"
+#: What issue after issue was measured by: test accuracy of a plain GCN, 64 wide.
+TARGETS = {
+    "cora": {2: 82.0, 8: 81.0, 16: 80.5, 32: 79.5, 64: 79.0},
+    "citeseer": {2: 71.5, 8: 68.0, 16: 67.0, 32: 66.0, 64: 65.0},
+    "pubmed": {2: 79.0, 8: 78.0, 16: 77.5, 32: 77.0, 64: 76.0},
+    "cs": {2: 91.0, 8: 90.0, 16: 89.0, 32: 88.0, 64: 86.0},
+}
+FEW = 5  # seeds below which a cell is not shown
+
+
+@cache
+def cells() -> dict[tuple[str, str, str, int], tuple[Chosen, list[Record]]]:
+    """(dataset, network, method, layers) -> the configuration that validation chose."""
+    grouped: dict[tuple[str, str, str, int], list[Record]] = {}
+    for record in records.read(RECORDS) if RECORDS.is_file() else []:
+        key = (record.dataset, record.model, record.init, int(record.config["num_layers"]))
+        grouped.setdefault(key, []).append(record)
+    chosen = {key: (select(mine), mine) for key, mine in grouped.items()}
+    return {k: (c, mine) for k, (c, mine) in chosen.items() if c and len(c.tests) >= FEW}
+
+
+def _order(values: Iterable[str], order: tuple[str, ...]) -> list[str]:
+    present = set(values)
+    return [name for name in order if name in present] + sorted(present - set(order))
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] + ["--:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def accuracies(network: str = "gcn", only: str | None = None) -> str:
+    """One table per dataset: methods by depth; the best of a column in bold."""
+    parts = []
+    for dataset in _order({k[0] for k in cells() if k[1] == network}, DATASETS):
+        if only and dataset != only:
+            continue
+        mine = {(k[2], k[3]): c for k, (c, _) in cells().items() if k[:2] == (dataset, network)}
+        depths = sorted({layers for _, layers in mine})
+        best = {
+            d: max(statistics.mean(c.tests.values()) for (_, e), c in mine.items() if e == d)
+            for d in depths
+        }
+        rows = []
+        for method in _order({method for method, _ in mine}, METHODS):
+            row = [f"**{method}**" if method == OURS else method]
+            for d in depths:
+                cell = mine.get((method, d))
+                row.append(_number(cell, best[d]) if cell else "")
+            rows.append(row)
+        targets = TARGETS.get(dataset, {})
+        if network == "gcn" and targets and not only:
+            rows.append(
+                ["*aimed at*", *(f"*{targets[d]:g}*" if d in targets else "" for d in depths)]
+            )
+        title = "" if only else f"**{dataset}**\n\n"
+        parts.append(title + _table(["", *(f"{d} layers" for d in depths)], rows))
+    return "\n\n".join(parts) or "Nothing has been run with five seeds."
+
+
+def _number(cell: Chosen, best: float) -> str:
+    values = list(cell.tests.values())
+    mean = statistics.mean(values)
+    text = f"{mean:.1f} ± {statistics.stdev(values):.1f}"
+    return f"**{text}**" if mean == best else text
+
+
+def speed(network: str = "gcn") -> str:
+    """Epochs until the validation accuracy is 95 % of its best, mean over seeds."""
+    rows = []
+    depths = sorted({k[3] for k in cells() if k[1] == network})
+    for dataset in _order({k[0] for k in cells() if k[1] == network}, DATASETS):
+        for method in _order({k[2] for k in cells() if k[:2] == (dataset, network)}, METHODS):
+            row = [f"{dataset}, {method}"]
+            for d in depths:
+                found = cells().get((dataset, network, method, d))
+                row.append(_epochs(*found) if found else "")
+            rows.append(row)
+    return _table(["", *(f"{d} layers" for d in depths)], rows)
+
+
+def _epochs(chosen: Chosen, mine: list[Record]) -> str:
+    reached = [
+        seed["curve"][0][0]
+        for record in mine
+        if record.config == chosen.config
+        for seed in record.seeds
+        if seed.get("curve")
+    ]
+    return f"{statistics.mean(reached):.0f}" if reached else ""
+
+
+def comparisons(network: str = "gcn") -> str:
+    """Spectral weights minus every other method, paired by seed, Holm over the whole table."""
+    pairs = []
+    for (dataset, model, method, layers), (chosen, _) in sorted(cells().items()):
+        ours = cells().get((dataset, model, OURS, layers))
+        if model == network and method != OURS and ours:
+            common = sorted(set(chosen.tests) & set(ours[0].tests))
+            first, second = ({s: c.tests[s] for s in common} for c in (ours[0], chosen))
+            pairs.append((dataset, layers, method, paired(first, second)))
+    corrected = holm([pair[3].p for pair in pairs])
+    counts: dict[str, list[int]] = {}
+    for (_, _, method, test), p in zip(pairs, corrected, strict=True):
+        row = counts.setdefault(method, [0, 0, 0, 0])
+        row[0] += 1
+        row[1 if p <= 0.05 and test.difference > 0 else 2 if p <= 0.05 else 3] += 1
+    losses = [
+        f"{method} on {dataset} with {layers} layers ({-test.difference:.1f} points)"
+        for (dataset, layers, method, test), p in zip(pairs, corrected, strict=True)
+        if test.difference < 0 and p <= 0.05
+    ]
+    rows = [[m, *map(str, counts[m])] for m in _order(counts, METHODS)]
+    table = _table(["against", "cells", "spectral better", "worse", "no difference shown"], rows)
+    words = "; ".join(losses) if losses else "none"
+    return f"{table}\n\nCells in which another method is better by this test: {words}."
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "depth-accuracy": accuracies,
+    "depth-cora": lambda: accuracies(only="cora"),
+    "depth-speed": speed,
+    "depth-tests": comparisons,
+    **{f"depth-{n}": (lambda n=n: accuracies(n)) for n in ("sage", "gin", "gat", "gcnii")},
+}
