@@ -81,7 +81,7 @@ INITS = {
 
 
 class GCNII(nn.Module):
-    """The ceiling: initial residuals and identity maps (Chen et al. 2020), as its authors set it."""
+    """The ceiling: initial residuals and identity maps (Chen et al. 2020)."""
 
     def __init__(
         self, in_channels: int, hidden_channels: int, num_layers: int, out_channels: int,
