@@ -34,16 +34,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "measured": ("virgo-forward", {"estimate": "measured"}),
     "mirrored": ("virgo-backward", {"distribution": "mirrored"}),
 }
-#: Curve -> method by direction, as in the paper's Figure 1.
-PICTURED: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
-    "Xavier": dict.fromkeys(("forward", "backward"), CASES["Xavier"]),
-    "Kaiming": {"forward": CASES["KaiFor"], "backward": CASES["KaiBack"]},
-    "Virgo": {"forward": CASES["VirgoFor"], "backward": CASES["VirgoBack"]},
-    "measured": {
-        "forward": CASES["measured"],
-        "backward": ("virgo-backward", {"estimate": "measured"}),
-    },
-}
+#: The methods in the picture, each one call that both panels show.
+PICTURED = (
+    "xavier",
+    "kaiming-backward",
+    "virgo-forward",
+    "virgo-backward",
+    "virgo+spectral",
+    "auto",
+)
 
 
 def run(
@@ -135,10 +134,8 @@ def _picture(graph: Data, out: Path, track: Callable[[Iterable[str], str], Itera
 
     curves = {}
     for name in track(PICTURED, f"variances of a {DEEP}-layer GCN"):
-        curves[name] = {
-            direction: getattr(measure(_model(graph, case, DEEP), graph), direction)
-            for direction, case in PICTURED[name].items()
-        }
+        measured = measure(_model(graph, (name, {}), DEEP), graph)
+        curves[name] = {"forward": measured.forward, "backward": measured.backward}
     out.mkdir(parents=True, exist_ok=True)
     path = out / "demo.png"
     variance_over_depth(curves).savefig(path, dpi=200)

@@ -28,13 +28,47 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0,
 TITLES = {"forward": "Signal (forward)", "backward": "Gradient (backward)"}
 
 
-def style(index: int) -> dict[str, Any]:
-    """Looks of the ``index``-th curve; a second lap of colours differs in marker and dashes."""
-    lap = index // len(COLOURS)
+#: A method has the same colour in every picture, whichever others are beside it.
+_SEATS = {
+    name: seat
+    for seat, names in enumerate(
+        (
+            ("lecun", "Lecun"),
+            ("xavier", "Xavier"),
+            ("kaiming-backward", "KaiBack"),
+            ("virgo-forward", "VirgoFor"),
+            ("virgo-backward+mirrored", "mirrored"),
+            ("virgo-backward", "VirgoBack"),
+            ("virgo+spectral", "spectral"),
+            ("virgo",),
+            ("kaiming-forward", "KaiFor"),
+            ("lsuv",),
+            ("orthogonal",),
+            ("g-init",),
+            ("auto",),
+            ("default", "PyG's default"),
+        )
+    )
+    for name in names
+}
+
+
+def style(name: str, index: int = 0) -> dict[str, Any]:
+    """Looks of a method's curve; a second lap of colours differs in marker and dashes.
+
+    Args:
+        name: the method, or whatever else the curve shows.
+        index: of the curve, for one that is no method with a colour of its own.
+
+    Returns:
+        Keywords for matplotlib.
+    """
+    seat = _SEATS.get(name, len(_SEATS) + index)
+    lap = seat // len(COLOURS)
     return {
-        "color": COLOURS[index % len(COLOURS)],
-        "marker": MARKERS[(index + lap) % len(MARKERS)],
-        "linestyle": DASHES[(index + 3 * lap) % len(DASHES)],
+        "color": COLOURS[seat % len(COLOURS)],
+        "marker": MARKERS[(seat + lap) % len(MARKERS)],
+        "linestyle": DASHES[(seat + 3 * lap) % len(DASHES)],
         "markersize": 3.5,
         "linewidth": 1.3,
         "markeredgewidth": 0,
@@ -52,11 +86,13 @@ def draw_variances(
         layers = [i for i, v in enumerate(values) if math.isfinite(v) and v > 0]
         heights = [values[i] for i in layers]
         every = max(1, len(layers) // 8)
-        axes.plot(layers, heights, label=name, markevery=every, **style(index))
+        axes.plot(layers, heights, label=name, markevery=every, **style(name, index))
         if spreads and name in spreads:
             low = [max(values[i] - spreads[name][i], values[i] / 10) for i in layers]
             high = [values[i] + spreads[name][i] for i in layers]
-            axes.fill_between(layers, low, high, color=style(index)["color"], alpha=0.15, lw=0)
+            axes.fill_between(
+                layers, low, high, color=style(name, index)["color"], alpha=0.15, lw=0
+            )
     axes.set_yscale("log")
     _dress(axes, direction)
 
@@ -159,7 +195,12 @@ def panels(charts: Sequence[Document]) -> Figure:
             spread = [series["spread"][i] or 0.0 for i in defined] if series["spread"] else None
             lengths = [i + 1 + 0.06 * index for i in defined]  # bars beside each other
             axes.errorbar(
-                lengths, values, yerr=spread, label=series["name"], capsize=2, **style(index)
+                lengths,
+                values,
+                yerr=spread,
+                label=series["name"],
+                capsize=2,
+                **style(series["name"], index),
             )
         axes.set_title(textwrap.fill(chart["title"], 46), fontsize=8)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -61,7 +61,7 @@ def differences(table: Plain) -> Figure:
             over = cell["over_xavier"]
             if over and cell is not base:
                 reach = over["high"] - over["difference"]
-                looks = {**style(index), "linestyle": "none"}
+                looks = {**style(cell["init"], index), "linestyle": "none"}
                 axes.errorbar(over["difference"], index, xerr=reach, capsize=2, **looks)
         axes.axvline(0, color="0.4", linewidth=0.8)
         axes.set_yticks(range(len(methods)), methods)
@@ -108,10 +108,11 @@ def _band(axes: Axes, line: Sequence[Plain], index: int) -> Artist:
     depths = [cell["num_layers"] for cell in line]
     means = [cell["test_mean"] for cell in line]
     spreads = [cell["test_sd"] or 0.0 for cell in line]
-    (drawn,) = axes.plot(depths, means, **style(index))
+    looks = style(line[0]["init"], index)
+    (drawn,) = axes.plot(depths, means, **looks)
     low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
     high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
-    axes.fill_between(depths, low, high, color=style(index)["color"], alpha=0.15, lw=0)
+    axes.fill_between(depths, low, high, color=looks["color"], alpha=0.15, lw=0)
     return drawn
 
 
@@ -144,7 +145,7 @@ def validation_curves(table: Plain) -> Figure:
     handles: dict[str, Artist] = {}
     for axes, (key, history) in zip(grid, panels.items(), strict=False):
         for init, line in history["methods"].items():
-            handles.setdefault(init, _history(axes, line, methods.index(init)))
+            handles.setdefault(init, _history(axes, line, init, methods.index(init)))
         _annotate(axes, history, ", ".join(str(k) for k in key if k is not None))
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
@@ -160,9 +161,9 @@ def _height(history: Plain) -> float:
     return sum(last) / len(last)
 
 
-def _history(axes: Axes, line: Plain, index: int) -> Artist:
+def _history(axes: Axes, line: Plain, name: str, index: int) -> Artist:
     """One method: its best so far, and thin the validation of each epoch."""
-    looks = style(index)
+    looks = style(name, index)
     axes.plot(line["epochs"], line["valid"], color=looks["color"], linewidth=0.6, alpha=0.35)
     every = max(1, len(line["epochs"]) // 8)
     (drawn,) = axes.plot(line["epochs"], line["best"], markevery=(index % every, every), **looks)
