@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from virgo.cli.arguments import Subparsers, add_command, check_ending, writable_folder, write_text
 from virgo.cli.progress import errors
-from virgo.draws import DISTRIBUTIONS
+from virgo.draws import DISTRIBUTIONS, SPECTRAL_POWER
 from virgo.errors import OptionError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def plan(args: argparse.Namespace) -> int:
             features=args.features,
             num_classes=args.widths[-1] if args.softmax else False,
             seed=args.seed,
+            power=args.power,
             **{"distribution": args.distribution, **options},
         )
     print(variances)
@@ -187,6 +188,12 @@ def add_to(commands: Subparsers) -> None:
     )
     add("--nodes", type=int, help="size of a sampled neighbourhood, for +measured")
     add("--distribution", default="uniform", choices=DISTRIBUTIONS)
+    add(
+        "--power",
+        type=float,
+        default=SPECTRAL_POWER,
+        help="of the singular values by which spectral directions are scaled: 0 (default) to -1",
+    )
     add("--seed", type=int, default=0, help="default 0")
     add("--in-memory", action="store_true", help="read the edges into memory (default: map them)")
     add("--json", type=Path, metavar="FILE.json", help="save the plan here")
