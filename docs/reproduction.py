@@ -6,6 +6,7 @@ Called by ``docs/refresh.py``; every number is made from ``results/*.jsonl`` and
 from __future__ import annotations
 
 import json
+import statistics
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -278,8 +279,8 @@ def _figure() -> list[list[str]]:
             "not its graphs: ogbn-proteins and the features of ogbn-arxiv are not at hand",
             f"5 layers, five draws: forward confirmed on {parts['forward']}, backward on "
             f"**{parts['backward']}**",
-            "backward the gradient has mean zero and the graph decides; forward the mean feature "
-            "stands for the vector",
+            "the rule's direction is worth orders of magnitude, the graph's ratio on top of "
+            "Kaiming's rule for that direction little",
         ]
     ]
 
@@ -361,7 +362,27 @@ def figure1() -> str:
                 + [f"**x{v:.3g}**" if v == best else f"x{v:.3g}" for v in ranges.values()]
             )
     methods = list(next(iter(found.values()))["ranges"]["forward"])
-    return markdown(["direction", "graph", *methods], rows, 2)
+    table = markdown(["direction", "graph", *methods], rows, 2)
+    return f"{table}\n\n**One conclusion.** {_conclusion(found)}"
+
+
+def _conclusion(found: dict[str, Any]) -> str:
+    words = []
+    for direction in ("forward", "backward"):
+        ranges = [one["ranges"][direction] for one in found.values()]
+        own, classic = f"virgo-{direction}", f"kaiming-{direction}"
+        first = sum(min(r, key=r.get) == own for r in ranges)
+        words.append(
+            f"{direction.capitalize()}, {own} is the most stable on {first} of {len(ranges)} "
+            f"graphs (median factor {statistics.median(r[own] for r in ranges):.3g}; {classic} "
+            f"{statistics.median(r[classic] for r in ranges):.3g}, xavier "
+            f"{statistics.median(r['xavier'] for r in ranges):.3g})."
+        )
+    words.append(
+        "A rule for the direction in question is worth orders of magnitude; the graph's ratio on "
+        "top of Kaiming's rule for the same direction is worth little at five layers."
+    )
+    return " ".join(words)
 
 
 def absent(table: str) -> str:

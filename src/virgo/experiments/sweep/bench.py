@@ -51,7 +51,8 @@ class Bench:
         """What a trial runs with."""
         generated = getattr(self._loaded(cell.dataset), "generated", None)
         facts = {"generated": generated, "versions": versions(), "commit": commit()}
-        return {**facts, "grid": cell.grid, **getattr(self._run, "facts", {})}
+        own = getattr(self._run, "facts", None)
+        return {**facts, "grid": cell.grid, **(own(cell) if own else {})}
 
     def run(self, cell: GridCell, config: Config, seed: int) -> SeedResult:
         """Run one seed; an exception becomes its result.

@@ -195,11 +195,15 @@ def _result(
 
 def changed_code(records: Sequence[Record]) -> None:
     """Warn where records of one study were made by different code of the user's."""
-    codes = {record.code for record in records if record.code}
-    if len(codes) > 1:
+    codes: dict[tuple[str, ...], set[str]] = {}
+    for record in records:
+        codes.setdefault(record.identity[:4], set()).add(record.code or "")
+    mixed = [cell for cell, own in codes.items() if len(own) > 1]
+    if mixed:
+        where = ", ".join(mixed[0][1:])
         warnings.warn(
-            f"study: expected results of one version of your functions, got {len(codes)}. Give the "
-            f"study another name, or delete its storage, to run everything with the last one.",
+            f"study: expected results of one version of your functions, got several for {where}. "
+            f"Give the study another name, or delete its storage, to run everything with the last.",
             VirgoWarning,
             stacklevel=3,
         )

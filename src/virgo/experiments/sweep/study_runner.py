@@ -24,18 +24,26 @@ from virgo.experiments.tasks.training import Training
 
 @dataclass(frozen=True)
 class OwnLoader:
-    """Loads a study's data by name."""
+    """Loads a study's data by name, and keeps the last in this process."""
 
     sources: Mapping[str, Any]
+    _last: dict[str, OwnData] = field(default_factory=dict, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"sources": self.sources, "_last": {}}  # a worker loads its own
 
     def __call__(self, name: str, root: str | None = None) -> OwnData:
         """The data of one name, made by its function if it is one."""
+        if name in self._last:
+            return self._last[name]
         source = self.sources[name]
         if isinstance(source, str):
             source = load(source, root) if is_known(source) else imported(source, f"data {name}")
         if callable(source) and not hasattr(source, "edge_index"):
             source = call(f"data {name}", source, {}, {"root": root}, first="root")
-        return OwnData.of(name, source)
+        self._last.clear()
+        self._last[name] = OwnData.of(name, source)
+        return self._last[name]
 
 
 @dataclass(frozen=True)
@@ -45,11 +53,10 @@ class OwnRunner:
     models: Mapping[str, Callable[..., Any]]
     inits: Mapping[str, Method]
     train: Callable[..., Any] | None = None
-    facts: Mapping[str, object] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        functions = [*self.models.values(), *self.inits.values(), self.train]
-        object.__setattr__(self, "facts", {"code": _digest(functions)})
+    def facts(self, cell: GridCell) -> dict[str, object]:
+        """What a record of a cell keeps of the user's code: a hash."""
+        return {"code": _digest([self.models[cell.model], self.inits[cell.init], self.train])}
 
     def task(self, dataset: OwnData, model: str, init: str, config: Config) -> OwnTask:
         """The task of one configuration."""
