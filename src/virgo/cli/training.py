@@ -85,7 +85,9 @@ def _paper_settings(args: argparse.Namespace, given: Mapping[str, object]) -> di
         note(f"the paper has no {args.model} on {args.dataset}: general defaults", style="dim")
         return {}
     table, config = paper
-    layers = given.get("num_layers")
+    layers, neighbours = given.get("num_layers"), given.get("num_neighbors")
+    if isinstance(neighbours, list) and layers is None:  # one number per layer
+        config = {**config, "num_layers": len(neighbours)}
     if layers not in (None, config.get("num_layers")) and config.get("num_neighbors"):
         config = {key: value for key, value in config.items() if key != "num_neighbors"}
     taken = {key: value for key, value in config.items() if key not in given}
