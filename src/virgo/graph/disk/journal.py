@@ -137,7 +137,8 @@ class Work:
         finally:
             for file in files:
                 os.close(file)
-        text = json.dumps({"key": self._key, "scratch": str(self.scratch), "state": asdict(state)})
+        entry = {"key": self._key, "scratch": str(self.scratch), "state": asdict(state)}
+        text = json.dumps({**entry, "digest": key_of(entry)})
         write_text_atomically(self.folder / JOURNAL, text, durable=True)
         if then is not None:
             then()
@@ -148,11 +149,11 @@ class Work:
 
 
 def read_journal(folder: Path) -> dict[str, Any] | None:
-    """What an unfinished build's journal says, if there is one that can be read."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
+    """What an unfinished build's journal says, if there is one as it was written."""
+    with contextlib.suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
         journal = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
-        BuildState(**journal["state"])
-        if {"key", "scratch"} <= set(journal):
+        if journal.pop("digest", None) == key_of(journal):
+            BuildState(**journal["state"])
             return dict(journal)
     return None
 
