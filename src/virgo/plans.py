@@ -15,6 +15,7 @@ from torch import nn
 from virgo.draws import DISTRIBUTIONS, STRUCTURED, generator_for, read_basis, standard
 from virgo.errors import OptionError, PlanError
 from virgo.network.modules import is_uninitialised, unwrap
+from virgo.report.json_types import check_types
 from virgo.report.text import text_table
 
 FORMAT = 1
@@ -118,6 +119,8 @@ class Plan:
                 )
             known = {f.name for f in fields(cls)}
             values = {key: value for key, value in raw.items() if key in known}
+            for row in raw["rows"]:
+                check_types(Row, row)
             rows = tuple(Row(**{**row, "shape": tuple(row["shape"])}) for row in raw["rows"])
             values |= {
                 "rows": rows,
@@ -125,10 +128,21 @@ class Plan:
                 "left_alone": tuple((name, reason) for name, reason in raw["left_alone"]),
                 "notes": tuple(raw["notes"]),
             }
-            return cls(**values)
+            check_types(cls, values)
+            plan = cls(**values)
+            # what the open-ended parts hold is told by using them
+            str(plan), plan.to_json()
+            return plan
         except PlanError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
             raise PlanError(
                 f"plan: expected the JSON of a Plan, got {type(error).__name__}: {error}. "
                 f"Pass what plan.to_json() returned."

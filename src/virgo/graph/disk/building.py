@@ -95,7 +95,7 @@ def build(
             if not work.resumed:
                 check_space(opened, asked, folder, scratch)
             context = Context(opened, asked, work, progress or _silent, num_threads())
-            header = _run(context)
+            header = Header.from_json(_run(context).to_json(), final)  # checked before it is kept
             work.check(wait=True)
         except VirgoError:  # the source must change: nothing here is of use any more
             work.close()

@@ -189,7 +189,8 @@ def _check_size(file: Path, array: StoredArray) -> None:
         size = regular_size(file)
     except OSError as error:
         raise GraphError(
-            f"{file}: expected {array.nbytes:,} bytes, got {_absence(error)}. Build the graph again."
+            f"{file}: expected {array.nbytes:,} bytes, got {_absence(error)}. Build the graph "
+            f"again."
         ) from error
     if size != array.nbytes:
         raise GraphError(

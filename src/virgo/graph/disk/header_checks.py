@@ -81,14 +81,14 @@ def parse(text: str, where: object) -> dict[str, Any]:
     """
     try:
         values = json.loads(text)
-        if not isinstance(values, dict):
-            raise TypeError(f"a {type(values).__name__}")
-        return values
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise GraphError(
             f"{where}: expected the header of a graph, got {str(error)[:200]}. Build the graph "
             f"again."
         ) from error
+    if not isinstance(values, dict):
+        _refuse(where, "the header of a graph", f"a {type(values).__name__}")
+    return values
 
 
 def _count(most: int, least: int = 0) -> Callable[[object], bool]:

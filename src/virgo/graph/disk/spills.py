@@ -149,7 +149,8 @@ class Spill:
             and (rows["offset"].min(initial=0) >= 0)
             and (ends.max(initial=0) <= room)
             and (0 <= rows["shift"].min(initial=0) <= rows["shift"].max(initial=0))
-            and (rows["shift"].max(initial=0) <= max(_HALF, widest))
+            # wide enough for all keys in so many cells, and no wider than any run needs
+            and (shift_for(self.used) <= rows["shift"].max(initial=0) <= max(_HALF, widest))
         )
         if not good:
             raise self._damaged()

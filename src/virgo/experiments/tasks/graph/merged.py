@@ -128,8 +128,8 @@ class Merged:
             and not 0 <= int(self.ids.min()) <= int(self.ids.max()) < self.width
         ):
             raise DataError(
-                f"{self.name}: expected columns of one-hot features from 0 to {self.width - 1}, got "
-                f"{int(self.ids.min())} to {int(self.ids.max())}. Process the dataset again."
+                f"{self.name}: expected columns of one-hot features from 0 to {self.width - 1}, "
+                f"got {int(self.ids.min())} to {int(self.ids.max())}. Process the dataset again."
             )
         size = torch.repeat_interleave(self.nodes.diff(), self.edges.diff())
         wrong = ((self.edge_index < 0) | (self.edge_index >= size)).any(0)
