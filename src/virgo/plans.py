@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from virgo.draws import DISTRIBUTIONS, STRUCTURED, generator_for, read_basis, standard
-from virgo.errors import OptionError, PlanError
+from virgo.errors import OptionError, PlanError, named_options, shown
 from virgo.network.modules import is_uninitialised, unwrap
 from virgo.report.json_types import check_types
 from virgo.report.text import text_table
@@ -148,6 +148,7 @@ class Plan:
                 f"Pass what plan.to_json() returned."
             ) from error
 
+    @named_options
     def apply_(
         self,
         model: nn.Module,
@@ -343,9 +344,13 @@ def _range(value: float | None) -> str:
 
 def choose_seed(seed: int, generator: torch.Generator | None) -> int:
     """The seed of a draw: ``seed``, or one number taken from the caller's generator."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise OptionError(
+            f"generator: expected a torch.Generator, got {shown(generator)}. Pass one, or a seed."
+        )
     if generator is None:
         try:
             return operator.index(seed)
         except TypeError:
-            raise OptionError(f"seed: expected an integer, got {seed!r}. Pass one.") from None
+            raise OptionError(f"seed: expected an integer, got {shown(seed)}. Pass one.") from None
     return int(torch.randint(2**62, (1,), generator=generator, device=generator.device))

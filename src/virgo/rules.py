@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from virgo import literature, theory
-from virgo.errors import OptionError
+from virgo.errors import OptionError, named_options, shown
 
 
 class Weight(Protocol):
@@ -84,6 +84,7 @@ def _key(name: str) -> str:
     return _ALIASES.get(plain, plain)
 
 
+@named_options
 def register_method(
     name: str, *, directions: tuple[str, ...] = (), distribution: str | None = None
 ) -> Callable[[F], F]:
@@ -139,7 +140,7 @@ def find(name: str) -> Method:
     if method is None:
         raise OptionError(
             f"method: expected one of {', '.join(m.name for m in _METHODS.values())}, "
-            f"got {name!r}. {_TRAINS if _key(str(name)) in _TRAINED else 'See virgo.methods().'}"
+            f"got {shown(name)}. {_TRAINS if _key(str(name)) in _TRAINED else 'See virgo.methods().'}"
         )
     return method
 

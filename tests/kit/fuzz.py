@@ -23,7 +23,6 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +168,7 @@ class Graphs(Target):
     def __init__(self, pristine: Path) -> None:
         super().__init__(pristine)
         from kit.edges import WRITERS, random_edges
+
         from virgo.graph.disk import build
 
         for weighted in (False, True):
@@ -223,6 +223,7 @@ class Builds(Target):
     def __init__(self, pristine: Path) -> None:
         super().__init__(pristine)
         from kit import edges as kit
+
         from virgo.graph.disk import build, journal
 
         source = kit.WRITERS["npz"](kit.random_edges(1, 3000, 20_000, weighted=True), pristine)
@@ -242,6 +243,7 @@ class Builds(Target):
 
     def _die_in(self, stage: str) -> None:
         from kit.edges import wait_for_entries
+
         from virgo.graph.disk import journal
 
         wait_for_entries(journal)
@@ -295,8 +297,8 @@ class EdgeFiles(Target):
         super().__init__(pristine)
         import numpy as np
         import torch
-
         from kit.edges import WRITERS, random_edges
+
         from virgo.graph.disk import build
 
         self.sources: list[tuple[Path, dict[str, Any]]] = []
@@ -367,9 +369,10 @@ class Plans(Target):
 
     def __init__(self, pristine: Path) -> None:
         super().__init__(pristine)
-        import virgo
         import torch
         from torch_geometric.data import Data
+
+        import virgo
         from virgo.cli.planning import chain
 
         self.model = chain("sage", [16, 8, 4])
@@ -432,6 +435,7 @@ class Stores(Target):
     def __init__(self, pristine: Path) -> None:
         super().__init__(pristine)
         from kit.sweeps import small
+
         from virgo.experiments.sweep.running import run
 
         self.sweep = small
@@ -484,6 +488,7 @@ class Records(Target):
     def __init__(self, pristine: Path) -> None:
         super().__init__(pristine)
         from kit.sweeps import records, small
+
         from virgo.experiments.sweep.records import write
         from virgo.experiments.sweep.running import run
 

@@ -11,7 +11,7 @@ from importlib import import_module
 
 from virgo import __version__
 from virgo.cli.progress import note
-from virgo.cli.signals import Interruption, end_children, stoppable
+from virgo.cli.signals import STOPPED, Interruption, end_children, stoppable
 from virgo.errors import VirgoError
 
 __all__ = ["main", "parser"]
@@ -61,6 +61,27 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     return top
 
 
+def _ended(code: int, is_process: bool) -> int:
+    """After a signal: nothing is left to be done, not even what Python does when it ends.
+
+    It would wait for threads, which may be in the middle of something long.
+
+    Args:
+        code: the exit code.
+        is_process: whether this is the whole process, which then ends here.
+
+    Returns:
+        The exit code.
+    """
+    end_children()
+    if is_process:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    return code
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a user's mistake is one line on stderr and exit code 2.
 
@@ -78,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args = parser(words).parse_args(words)  # imports the command, which may take seconds
             code: int = args.run(args)
             sys.stdout.flush()
-            return code
+            return _ended(code, argv is None) if code in STOPPED else code
         except VirgoError as error:
             note(" ".join(f"virgo: {error}".split()), style="red")
             return 2
@@ -88,9 +109,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         except KeyboardInterrupt as error:
             interruption = Interruption.of(error)
-            note(interruption.words(words[0]))
-            end_children()
-            return interruption.code
+            with suppress(OSError):  # a terminal that was closed
+                note(interruption.words(words[0]))
+            return _ended(interruption.code, argv is None)
         except BrokenPipeError:  # the reader, such as `head`, has enough
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -21,6 +21,8 @@ from types import FrameType
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
+#: The exit codes of commands that a signal stopped.
+STOPPED = [128 + number for number in SIGNALS]
 #: Seconds until the process is ended without being asked again.
 GRACE = 1.6
 _RESUMES = {

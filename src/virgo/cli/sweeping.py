@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,7 +87,8 @@ def sweep(args: argparse.Namespace) -> int:
             done = run(orders, args.jobs, show)
     except KeyboardInterrupt as error:
         interruption = Interruption.of(error)
-        note(interruption.words("sweep"))
+        with suppress(OSError):  # a terminal that was closed
+            note(interruption.words("sweep"))
         code = interruption.code
     else:
         failed = f", {done.failed} without a number" if done.failed else ""
