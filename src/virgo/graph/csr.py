@@ -100,13 +100,14 @@ class Bounds:
         """
         stamp: list[object] = [self.num_nodes]
         for array in (mapped or {}).values():
-            if isinstance(array, np.memmap) and isinstance(array.filename, Path):
+            if isinstance(array, np.memmap) and array.filename is not None:
+                file = Path(array.filename)
                 try:
-                    status = array.filename.stat()
+                    status = file.stat()
                 except OSError:  # moved or removed: what is mapped stays as it is
                     continue
                 if status.st_size < array.offset + array.nbytes:
-                    raise self._error(f"{array.nbytes:,} bytes in {array.filename.name}")
+                    raise self._error(f"{array.nbytes:,} bytes in {file.name}")
                 stamp.append((status.st_ino, status.st_mtime_ns))
         return None if stamp == self.stamp else stamp
 
@@ -276,7 +277,7 @@ class Compressed:
         span = self.pointer[node : node + 2]
         if self.bounds is not None:
             self.bounds.check_rows(span, self.columns)
-        return np.asarray(self.columns[int(span[0]) : int(span[1])])
+        return self.columns[int(span[0]) : int(span[1])]
 
     def entries(self) -> tuple[Pointer, Pointer, Vector]:
         """Row, column and weight of every entry, row by row."""

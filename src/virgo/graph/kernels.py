@@ -50,7 +50,7 @@ def ascends(pointer: Array, last: int) -> bool:
 
 
 @_jit
-def greatest(values: Array) -> int:
+def greatest(values: Array) -> Any:
     """The greatest of some unsigned numbers; negative ones, seen as unsigned, are the greatest."""
     top = values.dtype.type(0)
     for value in values:
