@@ -1,4 +1,4 @@
-"""Faults and load: what was tried, what failed. Rewrites results/reliability.json.
+"""Faults and load: what was tried, what failed. Rewrites results/reliability.json with --publish.
 
     python benchmarks/reliability.py                   # everything (hours)
     python benchmarks/reliability.py "full disk" pickle --scale 0.1
@@ -26,8 +26,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from publishing import output_file
+
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "results" / "reliability.json"
 sys.path[:0] = [str(ROOT / "tests")]
 Result = dict[str, Any]
 #: Name -> (the function, tries at scale 1, what is guaranteed).
@@ -466,6 +467,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help=f"some of: {', '.join(EXPERIMENTS)}")
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of tries")
+    path = output_file("reliability.json")
     args = parser.parse_args()
     from virgo.report.files import write_text_atomically
 
@@ -474,9 +476,9 @@ def main() -> None:
         print(f"{name}: tried {result['tried']}, failed {result['failed']}, {result['seconds']} s")
         for line in result["bad"]:
             print(f"  {line}")
-        known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+        known = json.loads(path.read_text()) if path.is_file() else {}
         text = json.dumps({**known, name: result}, indent=1)
-        write_text_atomically(RESULTS, text + "\n")
+        write_text_atomically(path, text + "\n")
 
 
 if __name__ == "__main__":
