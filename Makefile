@@ -12,12 +12,14 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS)
 # Benchmarks write out/; PUBLISH=--publish makes them rewrite results/, which the documents quote.
 PUBLISH ?=
 BENCHMARKS := $(filter-out benchmarks/publishing.py benchmarks/rmat.py benchmarks/scale_tasks.py benchmarks/turns.py,$(sort $(wildcard benchmarks/*.py)))
+# What the oldest versions are tested with: planning, draws, graphs in memory, on disk and in a database.
+OLDEST := tests/test_draws.py tests/test_bad_input.py tests/graph tests/diagnostics/test_units.py tests/experiments/sweep/test_grids.py
 
-.PHONY: help install demo test lint check bench benchmarks format clean
+.PHONY: help install demo test test-oldest lint check bench benchmarks format clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 install: $(STAMP) ## make .venv with the tested versions
 
@@ -34,6 +36,11 @@ demo: $(STAMP) ## initialise a GCN with every method and compare (offline, under
 
 test: $(STAMP) ## quick tests and doctests
 	$(PYTEST) -m "not slow"
+
+test-oldest: ## quick tests of the core with the oldest versions that pyproject.toml allows
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) -r constraints-oldest.txt
+	PYTHONPATH=src .venv-oldest/bin/python -m pytest -n $(JOBS) -m "not slow" $(OLDEST)
 
 lint: $(STAMP) ## format, lint, import arrows and strict types
 	$(BIN)/ruff format --check .
@@ -56,5 +63,5 @@ format: $(STAMP) ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 
 clean: ## remove .venv, caches and build products
-	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests docs benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -545,7 +545,17 @@ def zoo_layers() -> str:
     return table(["layer", "chosen", "range before", "after"], rows) + f"\n\nNot run: {absent}."
 
 
+def reliability() -> str:
+    """What was tried to break it, from results/reliability.json."""
+    rows = [
+        [name, f"{entry['tried']:,}", str(entry["failed"]), entry["guarantee"]]
+        for name, entry in (results("reliability") or {}).items()
+    ]
+    return table(["fault", "tried", "failed", "what is guaranteed"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "reliability": reliability,
     "verdict": verdicts,
     "verdict-share": verdict_share,
     "zoo": zoo,

@@ -8,14 +8,40 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
+_PASSWORDS = re.compile(r"(://[^:/?#@\s]*):[^\s/]*@|(password=)[^&\s'\"]+", re.IGNORECASE)
+
+
+def without_passwords(text: str) -> str:
+    """A text in which the passwords of connection strings are stars.
+
+    Args:
+        text: such as a message.
+
+    Returns:
+        The text without them.
+
+    >>> without_passwords("got postgresql://me:secret@host/db?password=other.")
+    'got postgresql://me:***@host/db?password=***'
+    """
+    return _PASSWORDS.sub(lambda hit: f"{hit[1]}:***@" if hit[1] else f"{hit[2]}***", text)
+
+
 class VirgoError(ValueError):
-    """Base of all errors raised for bad input."""
+    """Base of all errors raised for bad input; the message is one line, without passwords.
+
+    Args:
+        message: what was expected, what was given, what to do.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(without_passwords(re.sub(r"\s*\n\s*", " ", str(message))))
 
 
 class OptionError(VirgoError):
@@ -61,10 +87,43 @@ def suggestion(word: object, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]}?" if close else ""
 
 
-def named_options(function: F) -> F:
-    """A decorator: a keyword that ``function`` does not have is an :class:`OptionError`.
+def shown(value: object) -> str:
+    """A value in a message: one short line, whatever its ``repr`` is.
 
-    Its signature stays as it is, so that editors and ``help`` show every option.
+    Args:
+        value: what was given.
+
+    Returns:
+        Its ``repr``, shortened, or its type where that has none.
+
+    >>> shown("a\\nb"), len(shown("long" * 100)) < 90
+    ("'a\\\\nb'", True)
+    """
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:76]} ..."
+
+
+#: What Python, numpy and PyTorch raise when they meet something that they cannot work with.
+_UNFORESEEN = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RuntimeError,
+    OSError,
+)
+
+
+def named_options(function: F) -> F:
+    """A decorator for what users call: whatever they pass, the error is a :class:`VirgoError`.
+
+    A keyword that ``function`` does not have is named, with the nearest one that it has. What no
+    check foresaw keeps its traceback as the cause. The signature stays as it is, so that editors
+    and ``help`` show every option.
 
     Args:
         function: a public function of the package.
@@ -74,17 +133,29 @@ def named_options(function: F) -> F:
 
     Raises:
         OptionError: when called with an unknown keyword; suggests the nearest one.
+        VirgoError: when something else than a VirgoError would leave the function.
     """
     parameters = inspect.signature(function).parameters
+    name = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
     def checked(*args: object, **options: object) -> object:
-        for name in options:
-            if name not in parameters:
+        for option in options:
+            if option not in parameters:
                 raise OptionError(
-                    f"{function.__name__}: expected an option it has, got {name!r}."
-                    f"{suggestion(name, parameters)} See help(virgo.{function.__name__})."
+                    f"{name}: expected an option it has, got {option!r}."
+                    f"{suggestion(option, parameters)} See help(virgo.{name})."
                 )
-        return function(*args, **options)
+        try:
+            return function(*args, **options)
+        except VirgoError:
+            raise
+        except _UNFORESEEN as error:
+            reason = " ".join(str(error).split())[:300]
+            raise VirgoError(
+                f"{name}: expected arguments that it can work with, got {type(error).__name__}: "
+                f"{reason}. Check the types and shapes of what is passed; the cause above says "
+                f"where."
+            ) from error
 
     return cast(F, checked)

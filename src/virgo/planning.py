@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from virgo import calibrate, related, released, rules, theory
 from virgo.draws import DISTRIBUTIONS, PAIRED, SPECTRAL_POWER
-from virgo.errors import LayerError, OptionError, suggestion
+from virgo.errors import LayerError, OptionError, shown, suggestion
 from virgo.layers import Term, is_layer
 from virgo.network.inputs import Forward, Inputs
 from virgo.network.modules import is_linear, owner
@@ -53,15 +53,15 @@ class Options:
             object.__setattr__(self, "bias", "keep" if self.variant == "released" else "zero")
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
-            if value not in choices:
+            if not isinstance(value, str) or value not in choices:
                 raise OptionError(
-                    f"{name}: expected one of {', '.join(choices)}, got {value!r}."
+                    f"{name}: expected one of {', '.join(choices)}, got {shown(value)}."
                     f"{suggestion(value, choices)} Choose one."
                 )
         number: object = self.tolerance
         if not isinstance(number, (int, float)) or not number > 1:
             raise OptionError(
-                f"tolerance: expected a factor above 1, got {self.tolerance!r}. Try 1.02."
+                f"tolerance: expected a factor above 1, got {shown(self.tolerance)}. Try 1.02."
             )
         power: object = self.power
         if not isinstance(power, (int, float)) or not -2 <= power <= 2:
@@ -80,7 +80,7 @@ class Options:
         for name, arguments, call in calls:
             if call is not None and not callable(call):
                 raise OptionError(
-                    f"{name}: expected lambda {arguments}: ..., got {call!r}. Pass a function."
+                    f"{name}: expected lambda {arguments}: ..., got {shown(call)}. Pass a function."
                 )
 
 
@@ -365,16 +365,24 @@ def resolve_gain(nonlinearity: Activation) -> tuple[str, float]:
     """
     name, phi = _activation(nonlinearity)
     try:
-        gain = theory.gain(phi)
+        with torch.random.fork_rng(devices=[]):
+            before = torch.get_rng_state()
+            gain = theory.gain(phi)
+            is_random = not torch.equal(before, torch.get_rng_state())
     except Exception as error:
         raise OptionError(
-            f"nonlinearity: expected a function of one tensor, got {nonlinearity!r} "
+            f"nonlinearity: expected a function of one tensor, got {shown(nonlinearity)} "
             f"({error}). Pass lambda z: ..."
         ) from error
+    if is_random:
+        raise OptionError(
+            f"nonlinearity: expected a function that draws nothing at random, got "
+            f"{shown(nonlinearity)}. Name the activation before it."
+        )
     if not math.isfinite(gain) or gain <= 0:
         raise OptionError(
             f"nonlinearity: expected an activation that lets a signal through, "
-            f"got {nonlinearity!r}. Choose another."
+            f"got {shown(nonlinearity)}. Choose another."
         )
     return name, gain
 
@@ -389,6 +397,6 @@ def _activation(nonlinearity: Activation) -> tuple[str, Callable[[Tensor], Tenso
     if not callable(phi):
         raise OptionError(
             f"nonlinearity: expected a function or a name in torch.nn.functional such as "
-            f"relu, tanh, gelu, leaky_relu or linear, got {nonlinearity!r}. Choose one."
+            f"relu, tanh, gelu, leaky_relu or linear, got {shown(nonlinearity)}. Choose one."
         )
     return name, phi

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from virgo.draws import DISTRIBUTIONS, STRUCTURED, generator_for, read_basis, standard
-from virgo.errors import OptionError, PlanError
+from virgo.errors import OptionError, PlanError, named_options, shown
 from virgo.network.modules import is_uninitialised, unwrap
+from virgo.report.json_types import check_types
 from virgo.report.text import text_table
 
 FORMAT = 1
@@ -118,6 +119,8 @@ class Plan:
                 )
             known = {f.name for f in fields(cls)}
             values = {key: value for key, value in raw.items() if key in known}
+            for row in raw["rows"]:
+                check_types(Row, row)
             rows = tuple(Row(**{**row, "shape": tuple(row["shape"])}) for row in raw["rows"])
             values |= {
                 "rows": rows,
@@ -125,15 +128,27 @@ class Plan:
                 "left_alone": tuple((name, reason) for name, reason in raw["left_alone"]),
                 "notes": tuple(raw["notes"]),
             }
-            return cls(**values)
+            check_types(cls, values)
+            plan = cls(**values)
+            # what the open-ended parts hold is told by using them
+            str(plan), plan.to_json()
+            return plan
         except PlanError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
             raise PlanError(
                 f"plan: expected the JSON of a Plan, got {type(error).__name__}: {error}. "
                 f"Pass what plan.to_json() returned."
             ) from error
 
+    @named_options
     def apply_(
         self,
         model: nn.Module,
@@ -329,9 +344,13 @@ def _range(value: float | None) -> str:
 
 def choose_seed(seed: int, generator: torch.Generator | None) -> int:
     """The seed of a draw: ``seed``, or one number taken from the caller's generator."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise OptionError(
+            f"generator: expected a torch.Generator, got {shown(generator)}. Pass one, or a seed."
+        )
     if generator is None:
         try:
             return operator.index(seed)
         except TypeError:
-            raise OptionError(f"seed: expected an integer, got {seed!r}. Pass one.") from None
+            raise OptionError(f"seed: expected an integer, got {shown(seed)}. Pass one.") from None
     return int(torch.randint(2**62, (1,), generator=generator, device=generator.device))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from virgo import literature, theory
-from virgo.errors import OptionError
+from virgo.errors import OptionError, named_options, shown
 
 
 class Weight(Protocol):
@@ -84,6 +84,7 @@ def _key(name: str) -> str:
     return _ALIASES.get(plain, plain)
 
 
+@named_options
 def register_method(
     name: str, *, directions: tuple[str, ...] = (), distribution: str | None = None
 ) -> Callable[[F], F]:
@@ -137,9 +138,10 @@ def find(name: str) -> Method:
     """A method by its name, the paper's name or any spelling of either."""
     method = _METHODS.get(_key(name)) if isinstance(name, str) else None
     if method is None:
+        trained = isinstance(name, str) and _key(name) in _TRAINED
         raise OptionError(
             f"method: expected one of {', '.join(m.name for m in _METHODS.values())}, "
-            f"got {name!r}. {_TRAINS if _key(str(name)) in _TRAINED else 'See virgo.methods().'}"
+            f"got {shown(name)}. {_TRAINS if trained else 'See virgo.methods().'}"
         )
     return method
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from virgo import __version__
 from virgo.cli.progress import note
+from virgo.cli.signals import STOPPED, Interruption, end_children, stoppable
 from virgo.errors import VirgoError
 
 __all__ = ["main", "parser"]
@@ -58,8 +61,31 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     return top
 
 
+def _ended(code: int, is_process: bool) -> int:
+    """After a signal: nothing is left to be done, not even what Python does when it ends.
+
+    It would wait for threads, which may be in the middle of something long.
+
+    Args:
+        code: the exit code.
+        is_process: whether this is the whole process, which then ends here.
+
+    Returns:
+        The exit code.
+    """
+    end_children()
+    if is_process:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    return code
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a user's mistake is one line on stderr and exit code 2.
+
+    SIGINT, SIGTERM and SIGHUP stop it within two seconds, with the exit codes 130, 143 and 129.
 
     Args:
         argv: the command line; that of the process by default.
@@ -67,13 +93,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    words = sys.argv[1:] if argv is None else argv
-    args = parser(words).parse_args(words)
-    try:
-        code: int = args.run(args)
-        return code
-    except VirgoError as error:
-        note(" ".join(f"virgo: {error}".split()), style="red")
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    words = list(sys.argv[1:] if argv is None else argv)
+    with stoppable(words[0] if words else ""):
+        try:
+            args = parser(words).parse_args(words)  # imports the command, which may take seconds
+            code: int = args.run(args)
+            sys.stdout.flush()
+            return _ended(code, argv is None) if code in STOPPED else code
+        except VirgoError as error:
+            note(" ".join(f"virgo: {error}".split()), style="red")
+            return 2
+        except MemoryError as error:
+            words_of = " ".join(str(error).split()) or "none"
+            note(f"virgo: expected more memory, got {words_of}. Free some.", style="red")
+            return 2
+        except KeyboardInterrupt as error:
+            interruption = Interruption.of(error)
+            with suppress(OSError):  # a terminal that was closed
+                note(interruption.words(words[0]))
+            return _ended(interruption.code, argv is None)
+        except BrokenPipeError:  # the reader, such as `head`, has enough
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 128 + 13

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from virgo.cli.arguments import add_root
 from virgo.cli.progress import note
+from virgo.cli.signals import Interruption
 from virgo.errors import OptionError
 
 if TYPE_CHECKING:
@@ -54,9 +55,10 @@ def own_study(args: argparse.Namespace) -> int:
                 root=str(args.root) if args.root else None,
                 report=show,
             )
-    except KeyboardInterrupt:
-        note("stopped; the same command resumes from here")
-        return 130
+    except KeyboardInterrupt as error:
+        interruption = Interruption.of(error)
+        note(interruption.words("sweep"))
+        return interruption.code
     return _show(result, args)
 
 

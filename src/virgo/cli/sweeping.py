@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from rich.text import Text
 
 from virgo.cli.arguments import Subparsers, add_command, add_root, key_values
 from virgo.cli.progress import errors, note
+from virgo.cli.signals import Interruption
 from virgo.cli.studying import OUT, STORAGE, add_study, own_study
 from virgo.errors import OptionError
 from virgo.report.text import text_table
@@ -84,9 +85,11 @@ def sweep(args: argparse.Namespace) -> int:
     try:
         with bar(args.table) as show:
             done = run(orders, args.jobs, show)
-    except KeyboardInterrupt:
-        note("stopped; the same command resumes from here")
-        code = 130
+    except KeyboardInterrupt as error:
+        interruption = Interruption.of(error)
+        with suppress(OSError):  # a terminal that was closed
+            note(interruption.words("sweep"))
+        code = interruption.code
     else:
         failed = f", {done.failed} without a number" if done.failed else ""
         print(f"{args.table}: {done.seeds} seeds of {len(wanted)} cells{failed}")
@@ -123,11 +126,12 @@ def read_screen(args: argparse.Namespace) -> tuple[int, int] | None:
 
 @contextmanager
 def _opened(args: argparse.Namespace) -> Iterator[Storage]:
-    from virgo.experiments.sweep.storage import open_storage
+    from virgo.experiments.sweep.storage import open_storage, reading
 
     storage = open_storage(args.storage, create=False)
     try:
-        yield storage
+        with reading(args.storage):
+            yield storage
     finally:
         storage.close()
 
@@ -180,6 +184,27 @@ def export(args: argparse.Namespace) -> int:
         names = [args.table] if args.table else [t for t in tables() if studies(storage, t)]
     for name in names:
         _write(name, args)
+    return 0
+
+
+def restore(args: argparse.Namespace) -> int:
+    """Put exported records into a storage, where they count as run."""
+    _need_optuna()
+    from virgo.experiments.sweep import records, restoring
+    from virgo.experiments.sweep.storage import open_storage
+
+    files = sorted(args.records.glob("*.jsonl")) if args.records.is_dir() else [args.records]
+    wanted = [args.table] if args.table else list(_ABOUT)
+    files = [file for file in files if not args.records.is_dir() or file.stem in wanted]
+    known = [record for file in files for record in records.read(file)]
+    if not known:
+        raise OptionError(f"--records: expected records, got none in {args.records}.")
+    storage = open_storage(args.storage)
+    try:
+        count = restoring.restore(storage, [r for r in known if r.table in wanted])
+    finally:
+        storage.close()
+    print(f"restored {count} configurations")
     return 0
 
 
@@ -257,14 +282,24 @@ def add_to(commands: Subparsers) -> None:
     )
     add_study(top)
     top.set_defaults(run=own_study, table=None)
-    kinds = top.add_subparsers(metavar="table1|table2|table3|depth|status|export")
+    kinds = top.add_subparsers(metavar="table1|table2|table3|depth|status|export|restore")
     for name, about in _ABOUT.items():
         command = kinds.add_parser(name, help=about, description=about)
         _add_options(command)
         command.set_defaults(run=sweep, table=name)
     status_command = kinds.add_parser("status", help="progress of each cell")
     export_command = kinds.add_parser("export", help="write the records to files")
-    for command, run in ((status_command, status), (export_command, export)):
+    restore_command = kinds.add_parser(
+        "restore", help="make a storage from exported records, after it was lost or damaged"
+    )
+    restore_command.add_argument(
+        "--records", type=Path, default=OUT, help="their folder or file (default %(default)s)"
+    )
+    for command, run in (
+        (status_command, status),
+        (export_command, export),
+        (restore_command, restore),
+    ):
         command.add_argument(
             "table", nargs="?", choices=list(_ABOUT), help="one table (default: all)"
         )

@@ -105,13 +105,17 @@ def load(name: str, storage: str | None, where: Path) -> list[Record]:
 
 def _stored(name: str, where: str) -> list[Record]:
     """The finished records of a storage; the sweep may be running meanwhile."""
-    from virgo.experiments.sweep.storage import open_storage  # first: names a missing extra
+    from virgo.experiments.sweep.storage import (  # first: names a missing extra
+        open_storage,
+        reading,
+    )
 
     from virgo.experiments.sweep.exporting import collect  # isort: skip
 
     storage = open_storage(where, create=False)
     try:
-        return collect(storage, name)
+        with reading(where):
+            return collect(storage, name)
     finally:
         storage.close()
 

@@ -24,6 +24,7 @@ from virgo.cli.arguments import (
 )
 from virgo.cli.curve import curve
 from virgo.cli.progress import errors, note
+from virgo.cli.signals import Interruption, deferred
 from virgo.draws import DISTRIBUTIONS
 from virgo.errors import OptionError
 from virgo.experiments.models import MODELS, NGNN_TYPES
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two frames: drawing must not slow down an epoch of two milliseconds.
 REFRESH = 0.1
+#: Seconds between two checkpoints of a run with ``--save``.
+KEEP = 30.0
 
 
 def train(args: argparse.Namespace) -> int:
@@ -65,9 +68,9 @@ def train(args: argparse.Namespace) -> int:
         training = Training(task_of(dataset), args.model, _init(args), settings, args.seed)
         epochs = []
     try:
-        _run(training, epochs)
-    except KeyboardInterrupt:
-        errors.print(f"stopped after epoch {training.epoch}", style="yellow")
+        _run(training, epochs, args.save)
+    except KeyboardInterrupt as error:
+        return _stopped(Interruption.of(error), training, args.save, epochs)
     if args.save:
         print(f"wrote {checkpoint.save(training, args.save, epochs)}")
     outcome = training.finish()
@@ -109,13 +112,34 @@ def _init(args: argparse.Namespace) -> str:
     return "+".join([args.init, *(word for word, is_given in given.items() if is_given)])
 
 
-def _run(training: Training, epochs: list[Epoch]) -> None:
-    """Train to the end with a live curve."""
-    drawn = 0.0
+def _stopped(
+    interruption: Interruption, training: Training, save: Path | None, epochs: list[Epoch]
+) -> int:
+    """Keep the run as it was after its last whole epoch, and say how to go on."""
+    from virgo.experiments.tasks import checkpoint
+
+    said = f"stopped by {interruption} after epoch {training.epoch}"
+    if save is None:
+        note(f"{said}; nothing was kept, which --save FILE.safetensors does")
+        return interruption.code
+    checkpoint.save(training, save, epochs)
+    note(f"{said}; go on with: virgo train --resume {save}")
+    return interruption.code
+
+
+def _run(training: Training, epochs: list[Epoch], save: Path | None) -> None:
+    """Train to the end with a live curve, and keep it now and then."""
+    from virgo.experiments.tasks import checkpoint
+
+    drawn, kept = 0.0, time.perf_counter()
     with Live(console=errors, auto_refresh=False, transient=True) as live:
         while not training.done:
-            epochs.append(training.advance())
+            with deferred():  # half an epoch cannot be continued
+                epochs.append(training.advance())
             now = time.perf_counter()
+            if save is not None and now - kept >= KEEP:
+                checkpoint.save(training, save, epochs)
+                kept = time.perf_counter()
             if now - drawn >= REFRESH:
                 live.update(_picture(training, epochs), refresh=True)
                 drawn = now

@@ -24,7 +24,7 @@ from virgo.diagnostics.measurement import (
 from virgo.diagnostics.prediction import predict
 from virgo.diagnostics.units import measure_units
 from virgo.diagnostics.verdict import Finding, Thresholds, judge, level_of
-from virgo.errors import GraphError, OptionError
+from virgo.errors import GraphError, OptionError, named_options
 from virgo.network import reading
 from virgo.network.inputs import Forward
 from virgo.network.losses import InferredLoss
@@ -173,6 +173,7 @@ class Report:
         return save(self, path)
 
 
+@named_options
 def check(
     model: nn.Module,
     data: Any,

@@ -11,7 +11,7 @@ from torch import nn
 from virgo.diagnostics.comparison import CLASSIC, Comparison, Curve, Health
 from virgo.diagnostics.measurement import Measurement, measure
 from virgo.diagnostics.verdict import Thresholds, judge
-from virgo.errors import OptionError
+from virgo.errors import OptionError, named_options
 from virgo.init import plan
 from virgo.network.inputs import Forward
 from virgo.network.probe import Loss
@@ -46,6 +46,7 @@ def wants_depth(make_model: Callable[..., nn.Module]) -> bool:
     return any(p.default is p.empty or p.name in names for p in parameters)
 
 
+@named_options
 def compare(
     make_model: Callable[..., nn.Module],
     data: Any,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from virgo.diagnostics import layer_statistics
 from virgo.diagnostics.layer_statistics import Layer, LayerProbe
-from virgo.errors import GraphError, LayerError, OptionError
+from virgo.errors import GraphError, LayerError, OptionError, named_options
 from virgo.network import reading
 from virgo.network.inputs import Forward, Inputs, node_signal
 from virgo.network.modules import is_uninitialised, preserved, unwrap
@@ -105,6 +105,7 @@ class Measurement:
         return "\n".join([*text_table(_HEADER, body, left=2), *(f"note: {n}" for n in self.notes)])
 
 
+@named_options
 def measure(
     model: nn.Module,
     data: Any,

@@ -15,7 +15,7 @@ from torch import nn
 
 from virgo.diagnostics.integrations import Writer, check_writer, write_scalars
 from virgo.diagnostics.step_recorder import StepRecord, StepRecorder
-from virgo.errors import LayerError, OptionError
+from virgo.errors import LayerError, OptionError, named_options
 from virgo.network.modules import is_uninitialised, layers_of, unwrap
 from virgo.report.text import plain_numbers
 
@@ -63,6 +63,7 @@ class Monitor:
     ([0, 2, 4], 4)
     """
 
+    @named_options
     def __init__(self, model: nn.Module, every: int = 20, *, writer: Writer | None = None) -> None:
         if every < 1:
             raise OptionError(f"every: expected at least 1, got {every}.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,11 +47,101 @@ class Counted:
         return cls(pointer, is_sorted)
 
 
+class Bounds:
+    """Keeps compiled loops within rows that came from files, which anybody may have changed.
+
+    The pointers are checked when the rows are opened. The columns are checked by the first loop
+    that follows them, block by block just before it does, so a graph that does not fit into memory
+    is not read once more: one comparison per edge in the loop itself would cost up to a third of
+    every hop. That they were is remembered together with the files' times of change.
+
+    Args:
+        where: the graph, for errors.
+        num_nodes: what every column must be below.
+    """
+
+    def __init__(self, where: str | Path, num_nodes: int) -> None:
+        self.where, self.num_nodes = where, num_nodes
+        self.stamp: object = None
+
+    def check_pointer(self, pointer: Pointer, edges: int, mapped: Mapped | None = None) -> None:
+        """Refuse pointers that do not lead from the first edge to the last.
+
+        Args:
+            pointer: one more than there are rows.
+            edges: how many entries there are.
+            mapped: the file behind it, whose memory is given back.
+
+        Raises:
+            GraphError: they do not.
+        """
+        from virgo.graph import kernels
+
+        good = pointer.size == self.num_nodes + 1 and pointer[0] == 0 and pointer[-1] == edges
+        for begin in range(0, pointer.size, _ROWS) if good else ():
+            end = min(begin + _ROWS, pointer.size - 1)
+            good = good and kernels.ascends(pointer[begin : end + 1], edges)
+            if isinstance(mapped, np.memmap):
+                _forget(mapped, begin, end)
+        if not good:
+            raise self._error("pointers that ascend from 0 to the number of edges")
+
+    def due(self, mapped: Mapping[str, Mapped] | None) -> object:
+        """What the files are like, if they are not as they were when their columns were checked.
+
+        Args:
+            mapped: the files, or none for arrays in memory.
+
+        Returns:
+            To be remembered after the check; none if there is nothing to check.
+
+        Raises:
+            GraphError: a file has become shorter: to read beyond its end kills the process.
+        """
+        stamp: list[object] = [self.num_nodes]
+        for array in (mapped or {}).values():
+            if isinstance(array, np.memmap) and array.filename is not None:
+                file = Path(array.filename)
+                try:
+                    status = file.stat()
+                except OSError:  # moved or removed: what is mapped stays as it is
+                    continue
+                if status.st_size < array.offset + array.nbytes:
+                    raise self._error(f"{array.nbytes:,} bytes in {file.name}")
+                stamp.append((status.st_ino, status.st_mtime_ns))
+        return None if stamp == self.stamp else stamp
+
+    def check_rows(self, pointer: Pointer, columns: Indices) -> None:
+        """Refuse rows that a loop would follow out of its arrays.
+
+        Args:
+            pointer: where the rows begin, and where the last ends.
+            columns: of all rows.
+
+        Raises:
+            GraphError: a pointer or a column is out of range.
+        """
+        from virgo.graph import kernels
+
+        if not kernels.ascends(pointer, columns.size):
+            raise self._error("pointers that ascend from 0 to the number of edges")
+        part = columns[int(pointer[0]) : int(pointer[-1])]
+        if kernels.greatest(part.view(f"u{part.itemsize}")) >= self.num_nodes:
+            raise self._error(f"columns from 0 to {self.num_nodes - 1:,}")
+
+    def _error(self, expected: str) -> GraphError:
+        return GraphError(
+            f"{self.where}: expected {expected}, got others. Build the graph again; of a graph on "
+            f"disk, `virgo graph info --check` names the file that was changed."
+        )
+
+
 @dataclass(frozen=True)
 class Compressed:
     """Compressed rows: 64-bit pointers, 32-bit columns where they fit, weights only if given.
 
-    ``mapped`` are the ``np.memmap`` behind the arrays, if they are files.
+    ``mapped`` are the ``np.memmap`` behind the arrays, if they are files. ``bounds`` are kept for
+    rows that somebody else wrote: what the compiled loops follow is checked before they do.
     """
 
     pointer: npt.NDArray[np.int64]
@@ -58,6 +149,7 @@ class Compressed:
     weights: Vector | None
     blocks: npt.NDArray[np.int64]
     mapped: Mapping[str, Mapped] | None = None
+    bounds: Bounds | None = None
 
     @classmethod
     def build(
@@ -85,20 +177,31 @@ class Compressed:
         return cls.of_arrays(pointer, placed, weights)
 
     @classmethod
-    def of_arrays(cls, pointer: Pointer, columns: Indices, weights: Vector | None) -> Compressed:
+    def of_arrays(
+        cls,
+        pointer: Pointer,
+        columns: Indices,
+        weights: Vector | None,
+        bounds: Bounds | None = None,
+    ) -> Compressed:
         """Rows that are compressed already, in memory."""
-        return cls(pointer, columns, weights, balanced_blocks(pointer))
+        if bounds is not None:
+            bounds.check_pointer(pointer, columns.size)
+        return cls(pointer, columns, weights, balanced_blocks(pointer), None, bounds)
 
     @classmethod
-    def of_files(cls, pointer: Mapped, columns: Mapped, weights: Mapped | None) -> Compressed:
+    def of_files(
+        cls, pointer: Mapped, columns: Mapped, weights: Mapped | None, bounds: Bounds
+    ) -> Compressed:
         """Rows in mapped files; smaller blocks, since every thread holds one of them."""
         mapped = {"pointer": pointer, "columns": columns}
         if weights is not None:
             mapped["weights"] = weights
         plain = {name: np.asarray(array) for name, array in mapped.items()}
+        bounds.check_pointer(plain["pointer"], columns.size, pointer)
         count = max(64, -(-columns.size // _MAPPED_BLOCK))
         blocks = balanced_blocks(plain["pointer"], count)
-        return cls(plain["pointer"], plain["columns"], plain.get("weights"), blocks, mapped)
+        return cls(plain["pointer"], plain["columns"], plain.get("weights"), blocks, mapped, bounds)
 
     @property
     def num_edges(self) -> int:
@@ -143,15 +246,38 @@ class Compressed:
         columns = self.columns.view(f"u{self.columns.itemsize}")
         # one number for all rows is a vector of stride zero, for which numba compiles a loop apart
         rest = (x, np.broadcast_to(left, out.shape), np.broadcast_to(loop, out.shape), out)
+        stamp = self._due()
 
         def block(begin: int, end: int) -> None:
+            self._check(begin, end, stamp)
             if self.weights is None:
                 kernels.hop(pointer, columns, *rest, begin, end)
             else:
                 kernels.hop_weighted(pointer, columns, self.weights, *rest, begin, end)
 
         over_blocks(block, self.blocks, self.num_edges, self._releaser())
+        self._checked(stamp)
         return out
+
+    def _due(self) -> object:
+        """What the files were like when their columns are to be checked; none if that was done."""
+        return None if self.bounds is None else self.bounds.due(self.mapped)
+
+    def _checked(self, stamp: object) -> None:
+        if self.bounds is not None and stamp is not None:
+            self.bounds.stamp = stamp
+
+    def _check(self, begin: int, end: int, stamp: object) -> None:
+        """Rows that a loop is about to follow, once: they are in the cache when it does."""
+        if self.bounds is not None and stamp is not None:
+            self.bounds.check_rows(self.pointer[begin : end + 1], self.columns)
+
+    def row(self, node: int) -> Indices:
+        """The columns of one row."""
+        span = self.pointer[node : node + 2]
+        if self.bounds is not None:
+            self.bounds.check_rows(span, self.columns)
+        return self.columns[int(span[0]) : int(span[1])]
 
     def entries(self) -> tuple[Pointer, Pointer, Vector]:
         """Row, column and weight of every entry, row by row."""
@@ -188,8 +314,10 @@ class Compressed:
         kind = np.int32 if self.weights is None else np.float64
         total = np.zeros(self.pointer.size - 1, kind)
         last = total if self.weights is None else np.zeros_like(total)
+        stamp = self._due()
 
         def block(begin: int, end: int) -> None:
+            self._check(begin, end, stamp)
             if self.weights is None:
                 kernels.find_loops(self.pointer, self.columns, total, begin, end)
             else:
@@ -198,6 +326,7 @@ class Compressed:
                 )
 
         over_blocks(block, self.blocks, self.num_edges, self._releaser())
+        self._checked(stamp)
         return total, last
 
     def _releaser(self) -> Callable[[int, int], None] | None:

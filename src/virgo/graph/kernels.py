@@ -41,6 +41,24 @@ def scatter(keys: Array, values: Array, cursor: Array, out: Array) -> None:
 
 
 @_jit
+def ascends(pointer: Array, last: int) -> bool:
+    """Whether ``pointer`` never falls, begins at 0 or above and stays at or below ``last``."""
+    good = True
+    for i in range(pointer.size - 1):  # without a way out, so that it is done in vectors
+        good &= pointer[i] <= pointer[i + 1]
+    return bool(good and pointer[0] >= 0 and pointer[-1] <= last)
+
+
+@_jit
+def greatest(values: Array) -> Any:
+    """The greatest of some unsigned numbers; negative ones, seen as unsigned, are the greatest."""
+    top = values.dtype.type(0)
+    for value in values:
+        top = max(top, value)
+    return top
+
+
+@_jit
 def hop(
     pointer: Array,
     columns: Array,

@@ -66,7 +66,7 @@ def grow(graph: Graph, nodes: int, seed: int) -> Nodes:
         kept.update(frontier.tolist())
         reached: set[int] = set()
         for node in frontier:
-            row = rows.columns[int(rows.pointer[node]) : int(rows.pointer[node + 1])]
+            row = rows.row(int(node))
             picks = row if row.size <= _FAN_OUT else row[rng.integers(0, row.size, _FAN_OUT)]
             reached.update(picks.tolist())
         frontier = rng.permutation(sorted(reached - kept))
@@ -84,7 +84,7 @@ def _among(graph: Graph, chosen: Nodes) -> tuple[torch.Tensor, torch.Tensor | No
     sources, targets, weights = [], [], []
     for number, node in enumerate(chosen):
         span = slice(int(rows.pointer[node]), int(rows.pointer[node + 1]))
-        row = np.asarray(rows.columns[span])
+        row = rows.row(int(node))
         at = np.minimum(np.searchsorted(chosen, row), chosen.size - 1)
         inside = chosen[at] == row
         sources.append(at[inside])

@@ -22,9 +22,10 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
-from virgo.errors import GraphError
+from virgo.errors import GraphError, named_options
 from virgo.graph.csr import Compressed, Counted, Indices, LoopArray, Loops
 from virgo.graph.vectors import AnyVector, Vector, column
 
@@ -252,6 +253,7 @@ class Graph(GraphOperators):
             when it is handed a sparse adjacency (``False``).
     """
 
+    @named_options
     def __init__(
         self,
         edge_index: Tensor,
@@ -271,6 +273,7 @@ class Graph(GraphOperators):
             self._weights = edge_weight.detach().cpu().double().reshape(-1).numpy()
 
     @staticmethod
+    @named_options
     def open(path: str | Path, *, in_memory: bool = False) -> Graph:
         """Open a graph on disk, as ``virgo graph build`` writes it.
 
@@ -524,7 +527,8 @@ class Operator:
 
 def _check(index: Tensor, num_nodes: int, weight: Tensor | None) -> None:
     """Refuse what the compiled loops would follow out of their arrays."""
-    if index.dim() != 2 or index.size(0) != 2 or index.is_floating_point():
+    whole = not (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool)
+    if index.dim() != 2 or index.size(0) != 2 or not whole or index.layout != torch.strided:
         raise GraphError(
             f"edge_index: expected integers of shape [2, E], got {index.dtype} of shape "
             f"{list(index.shape)}. Pass sources and targets as two rows."

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch_geometric.nn.conv import MessagePassing
 
-from virgo.errors import LayerError
+from virgo.errors import LayerError, named_options
 from virgo.graph.operators import Graph, NodeOperator, Operator
 
 
@@ -129,6 +129,7 @@ _COMPUTES = {
 _REGISTRY: dict[type[nn.Module] | str, Description] = {}
 
 
+@named_options
 def register_layer(kind: type[nn.Module] | str) -> Callable[[F], F]:
     """Teach Virgo a layer: a decorator for ``(layer, view) -> list of stages``.
 

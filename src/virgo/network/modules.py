@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_flatten
 from torch.utils.hooks import RemovableHandle
 
-from virgo.errors import LayerError, VirgoError
+from virgo.errors import LayerError, VirgoError, shown
 from virgo.layers import is_layer
 from virgo.network.dgl_graphs import is_dgl_graph
 from virgo.network.inputs import Forward, Inputs, run
@@ -34,7 +34,7 @@ def unwrap(model: nn.Module) -> nn.Module:
     """
     if not isinstance(cast(object, model), nn.Module):
         raise LayerError(
-            f"model: expected a torch.nn.Module, got {model!r}. Pass the model itself, built."
+            f"model: expected a torch.nn.Module, got {shown(model)}. Pass the model itself, built."
         )
     for name, parameter in model.named_parameters():
         lazy: bool = is_lazy(parameter)  # has no shape, device or mode to ask for

@@ -393,6 +393,7 @@ def test_killed_builds_go_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["csv.gz", "parquet", "npz packed", "npy"])
 def test_killed_builds_of_every_kind(kind: str, tmp_path: Path) -> None:
     edges = random_edges(10, 5000, 200_000)
+    (tmp_path / "spilled").mkdir()
     killed(tmp_path, kind, edges, 30, memory=2**18, deduplicate=True, tmp=str(tmp_path / "spilled"))
 
 
@@ -506,6 +507,7 @@ def test_spills_go_where_they_are_told(tmp_path: Path) -> None:
     def progress(done: int, total: int, what: str) -> None:
         seen.update(path.name for path in (tmp_path / "other").rglob("*"))
 
+    (tmp_path / "other").mkdir()
     build(source, tmp_path / "graph", tmp=tmp_path / "other", memory=TINY, progress=progress)
     assert {"in.spill", "in.index", "out.spill"} <= seen
     assert not any((tmp_path / "other").iterdir())

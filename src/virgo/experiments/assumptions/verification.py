@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GCN
 
-from virgo.errors import GraphError, OptionError
+from virgo.errors import GraphError, OptionError, named_options
 from virgo.experiments.assumptions import observations as stats
 from virgo.experiments.assumptions.observations import Observations, ObservedNetwork, Propagate
 from virgo.experiments.assumptions.paper import printed
@@ -63,6 +63,7 @@ Progress = Callable[[int, int], None]
 Draws = dict[tuple[int, str, str], list[Vector]]
 
 
+@named_options
 def verify(
     data: Any,
     *,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
-from virgo.errors import DataError
+from virgo.errors import DataError, named_options
 from virgo.experiments.data import preprocessing
 from virgo.experiments.data.cache import Progress, prepared, silent
 from virgo.experiments.data.catalogue import CATALOGUE, Entry, entry
@@ -34,6 +34,7 @@ GENERATED = "ogbn-arxiv's structure and labels are real, its features are genera
 ARXIV_FEATURES = "raw/node-feat.csv.gz"
 
 
+@named_options
 def load(name: str, root: Root = None, progress: Progress = silent, split: int = 0) -> Dataset:
     """Load a dataset by name, with its split and metric, preprocessed as in the paper.
 

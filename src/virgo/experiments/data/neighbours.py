@@ -66,6 +66,17 @@ class InNeighbours:
     has_ids: bool = True
     _free: list[Scratch] = field(default_factory=list, init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        """Refuse arrays that the compiled loops would follow out of each other."""
+        bounds = csr.Bounds("InNeighbours", self.pointer.size - 1)
+        bounds.check_pointer(self.pointer, self.columns.size)
+        bounds.check_rows(self.pointer, self.columns)
+        if self.ids is not None and self.ids.size != self.columns.size:
+            raise GraphError(
+                f"InNeighbours: expected {self.columns.size:,} ids, one per edge, got "
+                f"{self.ids.size:,}. Build it with InNeighbours.of(data)."
+            )
+
     @classmethod
     def of(cls, data: Data, edge_ids: bool = True) -> InNeighbours:
         """The in-neighbours of a homogeneous graph.

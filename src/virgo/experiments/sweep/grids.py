@@ -282,9 +282,14 @@ def cells(
     return chosen
 
 
+def cell_keys(table: str) -> tuple[str, ...]:
+    """The keys of a configuration that make a cell of their own, such as the depth in "depth"."""
+    return tuple(_table(table).get("cells_by", []))
+
+
 def _split(table: str, configs: Sequence[Config]) -> dict[Part, list[Config]]:
     """The configurations by the keys that make a cell of its own, if any."""
-    keys = _table(table).get("cells_by", [])
+    keys = cell_keys(table)
     parts: dict[Part, list[Config]] = {}
     for config in configs:
         parts.setdefault(tuple((key, config[key]) for key in keys), []).append(config)

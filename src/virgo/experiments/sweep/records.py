@@ -14,10 +14,34 @@ from typing import Any
 
 from virgo.errors import DataError
 from virgo.report.files import write_text_atomically
+from virgo.report.json_types import check_types
 
 #: Hyper-parameters by name, and the result of one seed by field.
 Config = Mapping[str, Any]
 SeedResult = Mapping[str, Any]
+
+
+class _Values:
+    """Hyper-parameters are words and numbers."""
+
+    config: Mapping[str, str | float | bool | None]
+
+
+class _Seed:
+    """What a seed's mapping holds; more is ignored."""
+
+    seed: int
+    valid: float | None
+    test: float | None
+    epoch: int | None
+    epochs: int | None
+    seconds: float | None
+    status: str
+    message: str | None
+    curve: list[tuple[int, float | None]] | None
+
+
+_NEEDED = ("seed", "valid", "test", "epoch", "epochs", "seconds", "status")
 
 
 @dataclass(frozen=True)
@@ -80,7 +104,7 @@ class Record:
             The record.
 
         Raises:
-            ValueError: if the line is no JSON object.
+            ValueError: if the line is no JSON object, or a seed lacks something.
 
         >>> line = Record("table1", "cora", "gcn", "xavier", {"lr": 0.01}, ()).to_json()
         >>> Record.from_json(line).config
@@ -90,6 +114,12 @@ class Record:
         if not isinstance(raw, dict):
             raise ValueError(f"expected an object, got {type(raw).__name__}")
         known = {item.name: raw[item.name] for item in fields(cls) if item.name in raw}
+        check_types(cls, known)
+        check_types(_Values, {"config": known.get("config", {})})
+        for seed in known.get("seeds", ()):
+            check_types(_Seed, seed)
+            if missing := [name for name in _NEEDED if name not in seed]:
+                raise ValueError(f"a seed without {', '.join(missing)}")
         return cls(**{**known, "seeds": tuple(known.get("seeds", ()))})
 
 
@@ -126,12 +156,16 @@ def read(path: str | Path) -> list[Record]:
         DataError: if a line is damaged, with its number.
     """
     records = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
+        raise DataError(f"{path}: expected a readable file of records, got {error}.") from error
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            records.append(Record.from_json(line))
-        except (ValueError, TypeError) as error:
+            records.append(Record.from_json(line.decode("utf-8")))
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise DataError(
                 f"{path}, line {number}: expected a record as JSON, got {error}. "
                 f"Delete the line, or restore the file."

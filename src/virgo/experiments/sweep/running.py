@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 from virgo.errors import OptionError
 from virgo.experiments.sweep.bench import failed
 from virgo.experiments.sweep.claims import SEED
-from virgo.experiments.sweep.storage import Storage, Worker, open_storage, worker_of
-from virgo.experiments.sweep.worker import Stop, Sweep, one_thread, work
+from virgo.experiments.sweep.storage import Storage, Worker, open_storage, reading, worker_of
+from virgo.experiments.sweep.worker import HELD_BACK, Stop, Sweep, one_thread, work
 from virgo.experiments.sweep.worker import main as worker_main
 from virgo.graph.threads import cores
 
 _EVERY = 2.0  # seconds between two looks at the storage
 _SHARE = 0.02  # of the time may go into these looks while workers have enough to do
 _HURRY = 0.2  # and while they may be waiting for new trials
+_FAREWELL = 1.0  # seconds that workers have to end by themselves
 _DEATHS = 3  # of workers in one seed until it is given up
 
 
@@ -170,7 +171,8 @@ def run(sweep: Sweep, jobs: int | None = None, report: Report = lambda progress:
             for board in sweep.boards(storage):
                 board.retry()
         supervisor = Supervisor(sweep, storage, ahead=4 * max(1, jobs))
-        supervisor.tend(now=True)
+        with reading(sweep.storage):
+            supervisor.tend(now=True)
         report(supervisor.progress())
         if not supervisor.complete:
             if jobs < 2:
@@ -208,8 +210,9 @@ def _run_workers(sweep: Sweep, jobs: int, supervisor: Supervisor, report: Report
     finally:
         for worker in workers:
             worker.terminate()
+        limit = time.monotonic() + _FAREWELL
         for worker in workers:
-            worker.join()
+            worker.join(limit)
 
 
 class WorkerProcess:
@@ -225,7 +228,10 @@ class WorkerProcess:
             daemon=True,
             name="virgo sweep worker",
         )
-        with _environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", NUMBA_NUM_THREADS="1"):
+        with (
+            _environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", NUMBA_NUM_THREADS="1"),
+            _held_back(),
+        ):
             self._process.start()
         theirs.close()
         assert self._process.pid is not None
@@ -259,13 +265,26 @@ class WorkerProcess:
         if self._process.is_alive():
             self._process.terminate()
 
-    def join(self) -> None:
-        """Wait for its end, and kill it if that takes too long."""
-        self._process.join(timeout=60)
+    def join(self, limit: float) -> None:
+        """Wait for its end, and kill it if that takes too long: its trial is free at once then."""
+        self._process.join(timeout=max(0.0, limit - time.monotonic()))
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
         self._pipe.close()
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """A process that is started in here has Ctrl-C and a hang-up wait until it can handle them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

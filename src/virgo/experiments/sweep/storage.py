@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import platform
 import random
+import sqlite3
 import sys
 import threading
 import time
@@ -25,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from virgo.errors import DataError, OptionError
+from virgo.errors import DataError, OptionError, VirgoError
 
 try:
     import optuna
@@ -131,6 +132,51 @@ def open_storage(where: str | Path, *, grace: int = GRACE, create: bool = True) 
             ) from error
         except RuntimeError as error:  # another version's tables
             raise DataError(f"--storage {_shown(url)}: {error}") from error
+        except _DAMAGE as error:
+            with reading(where):
+                raise error
+
+
+#: What Optuna and SQLAlchemy raise for a database whose bytes were changed.
+_DAMAGE = (
+    sqlalchemy.exc.SQLAlchemyError,
+    optuna.exceptions.StorageInternalError,
+    sqlite3.Error,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    OverflowError,
+)
+
+
+@contextmanager
+def reading(where: str | Path) -> Iterator[None]:
+    """What a damaged storage does to those who read it, as one error that says what to do.
+
+    Args:
+        where: the storage, for the message.
+
+    Raises:
+        DataError: the storage holds something else than what was written to it.
+        VirgoError: as it was raised.
+    """
+    try:
+        yield
+    except VirgoError:
+        raise
+    except _DAMAGE as error:
+        cause = error.__cause__ or error
+        reason = " ".join(str(getattr(cause, "orig", None) or cause).split())[:200]
+        shown = _shown(url_of(where))
+        file = shown.removeprefix("sqlite:///")
+        check = f" (sqlite3 {file} 'PRAGMA integrity_check' says more)" if file != shown else ""
+        raise DataError(
+            f"--storage: expected an intact database in {file}, got {type(cause).__name__}: "
+            f"{reason}{check}. Move it away and make a new one from the exported records: virgo "
+            f"sweep restore --records results --storage {file}."
+        ) from error
 
 
 def _is_creation_race(error: Exception) -> bool:

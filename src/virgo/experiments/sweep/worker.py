@@ -25,6 +25,8 @@ from virgo.experiments.sweep.storage import GRACE, Storage, myself, open_storage
 
 RUNNER, LOADER = "virgo.experiments.tasks:run", "virgo.data:load"
 RELEASED = "virgo.experiments.tasks.graph.released:run"
+#: What a terminal sends to all processes: Ctrl-C, and that it was closed.
+HELD_BACK = [signal.SIGINT, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 _PAUSE = 0.5  # seconds between two looks for something to do
 
 
@@ -215,6 +217,24 @@ def one_thread() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
+def die_with(parent: int) -> None:
+    """Let the system kill this process as soon as its parent is gone, where it can do that.
+
+    What a killed worker was at is free at once: others see that its process is gone.
+
+    Args:
+        parent: the process id of the parent.
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:  # it was gone before
+        os._exit(1)
+
+
 def main(sweep: Sweep, parent: int, pipe: Connection) -> None:
     """Run a worker process.
 
@@ -223,9 +243,13 @@ def main(sweep: Sweep, parent: int, pipe: Connection) -> None:
         parent: process id of the supervisor; the worker ends when it is gone.
         pipe: takes the type and message of an error that ends the worker.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the supervisor decides
     stop = Stop(parent)
     signal.signal(signal.SIGTERM, stop.on_signal)
+    for number in HELD_BACK:  # they reach all; the supervisor decides
+        signal.signal(number, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
+    die_with(parent)
     try:
         with one_thread():
             storage = open_storage(sweep.storage, grace=sweep.grace)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from virgo.errors import DataError, OptionError
+from virgo.errors import DataError, OptionError, VirgoError
 from virgo.experiments.models import from_recipe
 from virgo.experiments.tasks.settings import Settings
 from virgo.experiments.tasks.training import Epoch, Task, Training
 from virgo.report.files import atomic_write
+from virgo.report.json_types import is_of
 from virgo.report.saving import versions
 
 FORMAT = 1
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+#: What the header must say, and of which types.
+_HEADER: dict[str, Any] = {
+    "dataset": str,
+    "model": str,
+    "recipe": dict[str, Any],
+    "init": str,
+    "settings": dict[str, Any],
+    "seed": int,
+    "epoch": int,
+    "best_epoch": int,
+    "best_valid": float | None,
+    "diverged": bool,
+    "seconds": float,
+    "curve": list[tuple[int, float | None, float | None]],
+}
 
 
 def save(training: Training, path: str | Path, curve: Sequence[Epoch] = ()) -> Path:
@@ -107,8 +124,9 @@ class Checkpoint:
     def model(self, weights: str = "best") -> nn.Module:
         """The network, without its dataset, with its best or its last weights."""
         head = self.header
-        network: nn.Module = from_recipe(head["model"], head["recipe"], self.settings.to_dict())
-        network.load_state_dict(self.part(weights))
+        with _intact():
+            network: nn.Module = from_recipe(head["model"], head["recipe"], self.settings.to_dict())
+            network.load_state_dict(self.part(weights))
         return network.eval()
 
     def resume(self, task: Task, epochs: int | None = None) -> Training:
@@ -130,6 +148,11 @@ class Checkpoint:
                 f"resume: expected the dataset {head['dataset']}, got {task.dataset.name}. "
                 f"Load the one that the run was on."
             )
+        with _intact():
+            return self._resumed(task, epochs)
+
+    def _resumed(self, task: Task, epochs: int | None) -> Training:
+        head = self.header
         settings = Settings.of(head["settings"] | ({} if epochs is None else {"epochs": epochs}))
         training = Training(task, head["model"], head["init"], settings, head["seed"])
         training.model.load_state_dict(self.part("last"))
@@ -145,6 +168,22 @@ class Checkpoint:
         training.best_valid = -math.inf if head["best_valid"] is None else head["best_valid"]
         training.diverged, training.seconds = head["diverged"], head["seconds"]
         return training
+
+
+@contextmanager
+def _intact() -> Iterator[None]:
+    """What a changed checkpoint does to the code that believes it, as an error that says so."""
+    try:
+        yield
+    except VirgoError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"checkpoint: expected settings and weights that fit each other, got "
+            f"{type(error).__name__}: {reason}. Train it again, or read it with the version of "
+            f"virgo that wrote it."
+        ) from error
 
 
 def load(path: str | Path) -> Checkpoint:
@@ -172,10 +211,22 @@ def load(path: str | Path) -> Checkpoint:
             f"{path}: expected a checkpoint written by virgo train --save, got "
             f"{type(error).__name__}: {error}. Name another file."
         ) from error
-    if header.get("format") != FORMAT:
+    version = header.get("format") if isinstance(header, dict) else None
+    if version != FORMAT:
         raise DataError(
-            f"{path}: expected format {FORMAT}, got {header.get('format')}. Read it with the "
-            f"version of virgo that wrote it."
+            f"{path}: expected format {FORMAT}, got {version!r:.80}. Read it with the version of "
+            f"virgo that wrote it."
+        )
+    for name, kind in _HEADER.items():
+        if name not in header or not is_of(header[name], kind):
+            raise DataError(
+                f"{path}: expected {name} as virgo train --save writes it, got "
+                f"{header.get(name)!r:.80}. Train it again."
+            )
+    if header["seed"] < 0 or not 0 <= header["best_epoch"] <= header["epoch"]:
+        raise DataError(
+            f"{path}: expected a seed and epochs from 0 on, got seed {header['seed']}, epoch "
+            f"{header['epoch']}, best {header['best_epoch']}. Train it again."
         )
     return Checkpoint(header, tensors)
 

@@ -210,6 +210,18 @@ def npz_file(path: Path) -> EdgeArrayFile:
 # --- PyTorch --------------------------------------------------------------------------------------
 
 
+def _is_plain(value: object) -> bool:
+    """Whether a value is a dense tensor whose numbers are there: not meta, quantised or sparse."""
+    import torch
+
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and value.device.type == "cpu"
+        and not value.is_quantized
+    )
+
+
 class TorchFile:
     """A file of ``torch.save``: an ``edge_index``, or a dictionary or ``Data`` with one.
 
@@ -238,20 +250,25 @@ class TorchFile:
             if not isinstance(saved, torch.Tensor):
                 fields = saved if isinstance(saved, dict) else getattr(saved, "_store", {})
                 saved, weights = fields.get("edge_index"), fields.get("edge_weight")
-            if not (isinstance(saved, torch.Tensor) and saved.layout == torch.strided):
+            if not _is_plain(saved):
                 raise DataError(
                     f"{self.path}: expected a tensor edge_index or a dictionary with one, got "
                     f"neither. Save data.edge_index."
                 )
+            if weights is not None and not _is_plain(weights):
+                raise DataError(
+                    f"{self.path}: expected a tensor edge_weight, got a {type(weights).__name__}. "
+                    f"Save data.edge_weight."
+                )
             if weights is not None and weights.dtype == torch.bfloat16:
                 weights = weights.float()  # of which numpy knows nothing
-            edges = saved.numpy()
+            edges = saved.detach().numpy()
             _check_shape(self.path, edges.shape)
             _check_type(self.path, edges.dtype, is_weight=False)
             rows = edges if edges.shape[0] == 2 else edges.T
             if weights is None:
                 return rows, None
-            flat = weights.numpy().reshape(-1)
+            flat = weights.detach().numpy().reshape(-1)
             _check_type(self.path, flat.dtype, is_weight=True)
             _check_sizes(self.path, {rows.shape[1], flat.size})
             return rows, flat

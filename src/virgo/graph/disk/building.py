@@ -24,6 +24,7 @@ from virgo.graph.disk.passes import Context, Progress, num_threads, read_edges
 from virgo.graph.disk.places import (
     check_space,
     check_target,
+    check_tmp,
     drop,
     publish,
     scratch_folder,
@@ -76,6 +77,7 @@ def build(
     if final.is_symlink():  # it is the folder behind it that is replaced
         final = final.resolve()
     check_target(final, asked.force)
+    check_tmp(asked)
     opened = open_source(source, asked)
     with translated(final), locked(final) as folder:
         scratch = scratch_folder(final, folder, asked)
@@ -95,7 +97,7 @@ def build(
             if not work.resumed:
                 check_space(opened, asked, folder, scratch)
             context = Context(opened, asked, work, progress or _silent, num_threads())
-            header = _run(context)
+            header = Header.from_json(_run(context).to_json(), final)  # checked before it is kept
             work.check(wait=True)
         except VirgoError:  # the source must change: nothing here is of use any more
             work.close()

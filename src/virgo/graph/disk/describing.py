@@ -90,7 +90,13 @@ def describe(path: str | Path) -> Description:
 def degrees(path: Path, header: Header, order: str, begin: int) -> npt.NDArray[np.int64]:
     """The degrees of a block of nodes, ``order`` being ``in`` or ``out``."""
     pointer = open_array(path, header, f"{order}_pointer")
-    return np.diff(pointer[begin : begin + _BLOCK + 1])
+    block: npt.NDArray[np.int64] = np.diff(pointer[begin : begin + _BLOCK + 1])
+    if pointer[0] != 0 or pointer[-1] != header.num_edges or block.min(initial=0) < 0:
+        raise GraphError(
+            f"{path}: expected pointers that ascend from 0 to {header.num_edges:,}, got others in "
+            f"{order}_pointer.bin. It was damaged after the build: build it again."
+        )
+    return block
 
 
 class _Counts:
@@ -137,4 +143,4 @@ def names(path: str | Path, header: Header) -> Iterator[int | str]:
     else:
         texts, begins = (open_array(path, header, name) for name in ("ids", "ids_pointer"))
         for begin, end in pairwise(begins):
-            yield bytes(texts[begin:end]).decode("utf-8")
+            yield bytes(texts[begin:end]).decode("utf-8", "replace")

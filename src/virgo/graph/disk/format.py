@@ -19,20 +19,39 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from virgo.errors import GraphError
+from virgo.graph.disk.header_checks import (
+    NARROW_NODES,
+    check_fields,
+    parse,
+    read_regular,
+    regular_size,
+)
+
+__all__ = [
+    "FORMAT",
+    "HEADER",
+    "NARROW_NODES",
+    "Header",
+    "StoredArray",
+    "array_path",
+    "open_array",
+    "read_header",
+    "verify",
+    "working_folder",
+]
 
 FORMAT = 1
 HEADER = "graph.json"
-#: The largest number of nodes whose columns are 32-bit.
-NARROW_NODES = 2**31 - 1
 _BLOCK = 2**22
 
 
@@ -95,26 +114,16 @@ class Header:
         Raises:
             GraphError: the text is no header, or one of a newer format.
         """
-        try:
-            values = json.loads(text)
-            version = int(values["format"])
-        except (ValueError, TypeError, LookupError) as error:
-            raise GraphError(
-                f"{where}: expected the header of a graph, got {error or 'something else'}. "
-                f"Build the graph again."
-            ) from error
-        if version > FORMAT:
+        values = parse(text, where)
+        version = values.get("format")
+        if type(version) is int and version > FORMAT:
             raise GraphError(
                 f"{where}: expected format {FORMAT} or older, got {version}. Install a newer "
                 f"version of virgo-gnn."
             )
-        try:
-            files = {name: StoredArray(**array) for name, array in values.pop("files").items()}
-            return cls(files=files, **values)
-        except (TypeError, LookupError, AttributeError) as error:
-            raise GraphError(
-                f"{where}: expected all fields of a header, got {error}. Build the graph again."
-            ) from error
+        check_fields(values, where)
+        files = {name: StoredArray(**array) for name, array in values.pop("files").items()}
+        return cls(files=files, **values)
 
 
 def working_folder(path: str | Path) -> Path:
@@ -136,12 +145,13 @@ def read_header(path: str | Path) -> Header:
 
     Raises:
         GraphError: there is no such folder, it is no graph, its build is unfinished, its format is
-            newer, or a file is missing or truncated.
+            newer, a field is not what it must be, or a file is missing, a link or of another
+            size.
     """
     path = Path(path)
     where = path / HEADER
     try:
-        text = where.read_text(encoding="utf-8")
+        text = read_regular(where)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise GraphError(_why_absent(path)) from error
     except (OSError, UnicodeDecodeError) as error:
@@ -170,12 +180,17 @@ def _why_absent(path: Path) -> str:
     )
 
 
+def _absence(error: OSError) -> str:
+    return "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror)
+
+
 def _check_size(file: Path, array: StoredArray) -> None:
     try:
-        size = file.stat().st_size
+        size = regular_size(file)
     except OSError as error:
         raise GraphError(
-            f"{file}: expected {array.nbytes:,} bytes, got no such file. Build the graph again."
+            f"{file}: expected {array.nbytes:,} bytes, got {_absence(error)}. Build the graph "
+            f"again."
         ) from error
     if size != array.nbytes:
         raise GraphError(
@@ -210,9 +225,24 @@ def open_array(
     _check_size(file, array)
     if array.size == 0:  # an empty file cannot be mapped
         return np.empty(0, dtype=array.dtype)
-    if not mapped:
-        return np.fromfile(file, dtype=array.dtype)
-    return np.memmap(file, dtype=array.dtype, mode="r", shape=(array.size,))
+    try:
+        if mapped:
+            return np.memmap(file, dtype=array.dtype, mode="r", shape=(array.size,))
+        values = np.fromfile(file, dtype=array.dtype, count=array.size)
+    except OSError as error:
+        raise GraphError(f"{file}: expected a readable file, got {error}.") from error
+    if values.size < array.size:
+        raise GraphError(f"{file}: expected {array.nbytes:,} bytes, got fewer. Build it again.")
+    return values
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[BinaryIO]:
+    try:
+        with open(file, "rb") as opened:
+            yield opened
+    except OSError as error:
+        raise GraphError(f"{file}: expected a readable file, got {error}.") from error
 
 
 def verify(path: str | Path, progress: Callable[[int, int, str], None] | None = None) -> Header:
@@ -232,7 +262,7 @@ def verify(path: str | Path, progress: Callable[[int, int, str], None] | None = 
     total, done = sum(array.nbytes for array in header.files.values()), 0
     for name, array in header.files.items():
         digest, file = hashlib.sha256(), array_path(path, name)
-        with open(file, "rb") as opened:
+        with _opened(file) as opened:
             while block := opened.read(_BLOCK):
                 digest.update(block)
                 done += len(block)

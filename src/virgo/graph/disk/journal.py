@@ -20,9 +20,12 @@ from typing import Any
 
 from virgo.errors import GraphError
 from virgo.graph.disk.format import working_folder
+from virgo.graph.disk.header_checks import read_regular
 from virgo.report.files import write_text_atomically
+from virgo.report.json_types import check_types
 
 JOURNAL = "journal.json"
+STAGES = ("ids", "reading", "in", "out", "done")
 #: Seconds between two entries; writing one makes the disk catch up.
 INTERVAL = 5.0
 
@@ -58,6 +61,20 @@ class BuildState:
     num_nodes: int = 0
     total_edges: int = 0
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a build can be there, so that going on cannot go wrong because of it."""
+        counts = (self.edges_read, self.entries, self.runs, self.num_edges, self.self_loops)
+        return (
+            self.stage in STAGES
+            and all(0 <= count < 2**48 for count in (*counts, self.total_edges))
+            and -1 <= self.highest < 2**32
+            and 0 <= self.num_nodes <= 2**32
+            and 0 <= self.sorted_to <= (self.highest + 1) << 32
+            and all(0 <= number < 2**62 for number in self.position or ())
+            and all(set(array) == {"dtype", "size", "sha256"} for array in self.files.values())
+        )
 
     def at(self, stage: str, **changes: Any) -> BuildState:
         """The same build at the beginning of another stage."""
@@ -137,7 +154,8 @@ class Work:
         finally:
             for file in files:
                 os.close(file)
-        text = json.dumps({"key": self._key, "scratch": str(self.scratch), "state": asdict(state)})
+        entry = {"key": self._key, "scratch": str(self.scratch), "state": asdict(state)}
+        text = json.dumps({**entry, "digest": key_of(entry)})
         write_text_atomically(self.folder / JOURNAL, text, durable=True)
         if then is not None:
             then()
@@ -148,12 +166,16 @@ class Work:
 
 
 def read_journal(folder: Path) -> dict[str, Any] | None:
-    """What an unfinished build's journal says, if there is one that can be read."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        journal = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
-        BuildState(**journal["state"])
-        if {"key", "scratch"} <= set(journal):
-            return dict(journal)
+    """What an unfinished build's journal says, if there is one as it was written."""
+    with contextlib.suppress(
+        OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError
+    ):
+        journal = json.loads(read_regular(folder / JOURNAL))
+        if journal.pop("digest", None) == key_of(journal):
+            check_types(BuildState, journal["state"])
+            state = BuildState(**journal["state"])
+            if state.is_possible and isinstance(journal["scratch"], str):
+                return dict(journal)
     return None
 
 

@@ -30,6 +30,16 @@ def extent(first: Array, second: Array) -> tuple[int, int]:
 
 
 @_jit
+def key_extent(keys: Array) -> tuple[int, int, int]:
+    """The least and the greatest key, and the greatest column among them."""
+    low, high, column = keys[0], keys[0], keys[0] & _LOW
+    for key in keys:
+        low, high = min(low, key), max(high, key)
+        column = max(column, key & _LOW)
+    return low, high, column
+
+
+@_jit
 def count_rows(
     rows: Array, columns: Array, shift: Array, drop: bool, both: bool, counts: Array
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from virgo.errors import DataError
+from virgo.errors import DataError, GraphError
 from virgo.graph.disk.chunks import Chunk, Ids
 from virgo.graph.disk.format import array_path
 from virgo.graph.disk.parquet import arrow
@@ -133,9 +133,26 @@ def collect(chunks: Iterable[Chunk], kind: type[_L]) -> _L | None:
 
 
 def load(folder: Path, has_strings: bool) -> Labels:
-    """The ids that a build has written, mapped into memory."""
+    """The ids that a build has written, mapped into memory.
+
+    Args:
+        folder: the working folder.
+        has_strings: whether they are strings.
+
+    Returns:
+        The ids.
+
+    Raises:
+        GraphError: they are not as they were written.
+    """
     ids = array_path(folder, "ids")
     if not has_strings:
         return Integers(np.asarray(np.memmap(ids, np.int64, "r")))
-    pointer = np.memmap(array_path(folder, "ids_pointer"), np.int64, "r")
-    return Strings(np.asarray(pointer), np.asarray(np.memmap(ids, np.uint8, "r")))
+    pointer = np.asarray(np.memmap(array_path(folder, "ids_pointer"), np.int64, "r"))
+    texts = np.asarray(np.memmap(ids, np.uint8, "r"))
+    if pointer[0] != 0 or pointer[-1] != texts.size or np.diff(pointer).min(initial=0) < 0:
+        raise GraphError(
+            f"{folder}: expected ids as they were written, got others: the files of an unfinished "
+            f"build were changed. Run the same command again, it begins afresh."
+        )
+    return Strings(pointer, texts)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from virgo.errors import DataError, GraphError
+from virgo.errors import DataError, GraphError, OptionError
 from virgo.graph.disk.format import HEADER, Header
 from virgo.graph.disk.journal import JOURNAL
 from virgo.graph.disk.options import BuildOptions
@@ -40,6 +40,22 @@ def check_target(out: Path, force: bool) -> None:
         raise GraphError(
             f"{out}: expected a graph to replace, got something without {HEADER}. Remove it "
             f"yourself, or name another folder."
+        )
+
+
+def check_tmp(options: BuildOptions) -> None:
+    """Refuse a folder for temporary files that is none: a mistyped one would fill another disk.
+
+    Args:
+        options: of the build.
+
+    Raises:
+        OptionError: there is no such folder.
+    """
+    if options.tmp is not None and not Path(options.tmp).is_dir():
+        raise OptionError(
+            f"--tmp: expected a folder for temporary files, got {options.tmp}, which is none. "
+            f"Make it, or name another."
         )
 
 

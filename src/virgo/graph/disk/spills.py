@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from virgo.errors import GraphError
 from virgo.graph.disk.files import open_file, read_all, write_all
 
 Keys = npt.NDArray[np.uint64]
@@ -121,6 +122,7 @@ class Spill:
         size = os.fstat(self.files[1]).st_size
         rows = np.empty(size // _RECORD.itemsize, dtype=_RECORD)
         read_all(self.files[1], rows, 0)
+        self._check_index(rows)
         shift = int(rows["shift"].max(initial=0))
         cells = max(1, -(-self.used >> shift))  # rounded up
         starts = np.zeros((rows.size, cells + 1), dtype=np.int32)
@@ -133,6 +135,49 @@ class Spill:
         totals = np.diff(starts, axis=1).sum(axis=0, dtype=np.int64)
         ends = rows["counts"].sum(axis=1, dtype=np.int64)
         return SpillTable(shift, starts, totals, rows["offset"].copy(), ends)
+
+    def _check_index(self, rows: npt.NDArray[np.void]) -> None:
+        """Refuse an index that would lead out of the spill: a crash may leave anything in files."""
+        counts, room = rows["counts"], os.fstat(self.files[0]).st_size
+        sizes = counts.sum(axis=1, dtype=np.int64)
+        ends = (rows["offset"] + self.entry * sizes)[
+            sizes > 0
+        ]  # nothing is written of an empty run
+        widest = shift_for(max(self.span, 1))
+        good = (
+            (counts.min(initial=0) >= 0)
+            and (rows["offset"].min(initial=0) >= 0)
+            and (ends.max(initial=0) <= room)
+            and (0 <= rows["shift"].min(initial=0) <= rows["shift"].max(initial=0))
+            # wide enough for all keys in so many cells, and no wider than any run needs
+            and (shift_for(self.used) <= rows["shift"].max(initial=0) <= max(_HALF, widest))
+        )
+        if not good:
+            raise self._damaged()
+
+    def _damaged(self) -> GraphError:
+        return GraphError(
+            f"{self.paths[0]}: expected edges as they were spilled, got others: the files of an "
+            f"unfinished build were changed. Run the same command again, it begins afresh."
+        )
+
+    def check(self, keys: Keys, low: int, high: int) -> None:
+        """Refuse keys that do not belong where they were found, which loops would follow.
+
+        Args:
+            keys: as they were read.
+            low: the least that may be among them.
+            high: the least that is too great.
+
+        Raises:
+            GraphError: there are others.
+        """
+        from virgo.graph.disk import kernels
+
+        if keys.size:
+            least, most, column = kernels.key_extent(keys)
+            if least < low or most >= high or column >= self.columns:
+                raise self._damaged()
 
     def load(self, first: int, last: int) -> tuple[Keys, Weights | None, npt.NDArray[np.int64]]:
         """All keys of the cells from ``first`` to before ``last``, run after run.
@@ -152,6 +197,8 @@ class Spill:
             read_all(self.files[0], keys[begin:end], offset)
             if weights is not None:
                 read_all(self.files[0], weights[begin:end], offset + 8 * int(table.sizes[run]))
+        bucket = Bucket(self, first, last, 0)
+        self.check(keys, bucket.low, bucket.high)
         inside = starts[runs].astype(np.int64)
         return keys, weights, inside - inside[:, :1] + begins[:-1, None]
 
@@ -272,6 +319,7 @@ def split(spill: Spill, cell: int, scratch: Path, limits: Limits) -> Spill:
         for start in range(begin, end, size):
             stop = min(start + size, end)
             keys, weights = _part(spill, int(run), start, stop)
+            spill.check(keys, base, base + span)
             counts = np.zeros(CELLS, dtype=np.int64)
             kernels.count_keys(keys, np.uint64(base), np.uint64(shift), False, counts)
             record = partition(finer, keys, weights, counts, shift, False, before)

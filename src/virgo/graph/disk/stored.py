@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from virgo.graph.csr import Compressed, LoopArray, Mapped
+from virgo.graph.csr import Bounds, Compressed, LoopArray, Mapped
 from virgo.graph.disk.format import Header, open_array, read_header
 from virgo.graph.operators import Graph
 from virgo.graph.vectors import Vector
@@ -71,7 +71,7 @@ class StoredGraph(Graph):
 
         weights = array("weights") if self.is_weighted else None
         of = Compressed.of_arrays if self._in_memory else Compressed.of_files
-        return of(array("pointer"), array("columns"), weights)
+        return of(array("pointer"), array("columns"), weights, Bounds(self.path, self.num_nodes))
 
     @cached_property
     def reversed(self) -> StoredGraph:

@@ -112,6 +112,25 @@ class Merged:
 
     def _check(self) -> None:
         """Raise for what would otherwise move an edge or a label into another graph."""
+        for pointer, rows in (
+            (self.nodes, self.x if self.ids is None else self.ids),
+            (self.edges, self.edge_index.t()),
+        ):
+            size = -1 if rows is None else rows.size(0)
+            if pointer[0] != 0 or pointer[-1] != size or bool((pointer.diff() < 0).any()):
+                raise DataError(
+                    f"{self.name}: expected graphs one after the other, got slices that overlap or "
+                    f"leave something out. Process the dataset again."
+                )
+        if (
+            self.ids is not None
+            and self.ids.numel()
+            and not 0 <= int(self.ids.min()) <= int(self.ids.max()) < self.width
+        ):
+            raise DataError(
+                f"{self.name}: expected columns of one-hot features from 0 to {self.width - 1}, "
+                f"got {int(self.ids.min())} to {int(self.ids.max())}. Process the dataset again."
+            )
         size = torch.repeat_interleave(self.nodes.diff(), self.edges.diff())
         wrong = ((self.edge_index < 0) | (self.edge_index >= size)).any(0)
         if bool(wrong.any()):

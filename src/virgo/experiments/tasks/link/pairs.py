@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from virgo.errors import GraphError
 from virgo.experiments.models.link import LinkModel, Predictor
 from virgo.experiments.tasks.fused import relu_dropout
 
@@ -78,6 +79,11 @@ class _Products(torch.autograd.Function):
 
 def products(h: Tensor, pairs: Tensor) -> Tensor:
     """``h[pairs[0]] * h[pairs[1]]`` for float32 on the CPU."""
+    low, high = pairs.aminmax() if pairs.numel() else (0, -1)
+    if low < 0 or high >= h.size(0):  # the loops look up whatever they are told to
+        raise GraphError(
+            f"pairs: expected nodes from 0 to {h.size(0) - 1:,}, got {int(low)} to {int(high)}."
+        )
     left, right = pairs.numpy()
     result: Tensor = _Products.apply(h, left, right)  # type: ignore[no-untyped-call]
     return result

@@ -1,0 +1,84 @@
+"""A storage from exported records: they alone say everything that must not be run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import optuna
+from optuna.trial import TrialState
+
+from virgo.errors import DataError
+from virgo.experiments.sweep.board import ORDERS
+from virgo.experiments.sweep.claims import CONFIG, RUN, SEED, TARGET, mean_valid
+from virgo.experiments.sweep.grids import cell_keys
+from virgo.experiments.sweep.records import Record, canonical
+from virgo.experiments.sweep.storage import Storage
+
+#: Fields of a record that a trial keeps about its run, as far as there are such.
+_RUN = ("generated", "versions", "commit", "grid", "code")
+
+
+def restore(storage: Storage, records: Iterable[Record]) -> int:
+    """Add finished configurations to a storage that does not have them.
+
+    Args:
+        storage: a new one, or one that lacks some.
+        records: what ``virgo sweep export`` wrote.
+
+    Returns:
+        How many were added.
+
+    Raises:
+        DataError: a record lacks what its table is divided by.
+    """
+    cells: dict[str, list[Record]] = {}
+    for record in records:
+        try:
+            part = {key: record.config[key] for key in cell_keys(record.table)}
+        except KeyError as error:
+            raise DataError(
+                f"{record.table}: expected records with {error}, got one without. Restore the "
+                f"file that virgo sweep export wrote."
+            ) from error
+        names = [record.table, record.dataset, record.model, record.init]
+        names += [f"{key}={value}" for key, value in part.items()]
+        protocol = getattr(record, "protocol", None)
+        names += [f"protocol={protocol}"] if protocol else []
+        cells.setdefault("/".join(names), []).append(record)
+    return sum(_restore_cell(storage, name, group) for name, group in cells.items())
+
+
+def _restore_cell(storage: Storage, name: str, records: list[Record]) -> int:
+    first = records[0]
+    study = optuna.create_study(
+        storage=storage, study_name=name, direction="maximize", load_if_exists=True
+    )
+    if ORDERS not in study.user_attrs:
+        orders = {key: getattr(first, key) for key in ("table", "dataset", "model", "init")}
+        orders |= {
+            "part": {key: first.config[key] for key in cell_keys(first.table)},
+            "seeds": max(len(record.seeds) for record in records),
+            "screen": first.screen,
+            "configurations": len(records),
+        }
+        if protocol := getattr(first, "protocol", None):
+            orders["protocol"] = protocol
+        study.set_user_attr(ORDERS, orders)
+    known = {
+        canonical(trial.user_attrs[CONFIG])
+        for trial in storage.trials(study)
+        if trial.state == TrialState.COMPLETE and CONFIG in trial.user_attrs
+    }
+    missing = [record for record in records if canonical(record.config) not in known]
+    for record in missing:
+        run = {key: value for key in _RUN if (value := getattr(record, key, None))}
+        seeds = {f"{SEED}{seed['seed']}": dict(seed) for seed in record.seeds}
+        attributes = {CONFIG: dict(record.config), TARGET: len(record.seeds), RUN: run, **seeds}
+        study.add_trial(
+            optuna.create_trial(
+                state=TrialState.COMPLETE,
+                value=mean_valid(list(record.seeds)),
+                user_attrs=attributes,
+            )
+        )
+    return len(missing)
