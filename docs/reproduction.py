@@ -314,7 +314,11 @@ def folds() -> str:
     """The released protocol's runs by three ways to choose the epoch, beside validation."""
     own = [record for record in read("table3") if record.protocol == "released"]
     if not own:
-        return "Not run yet: `virgo sweep table3 --dataset imdb-b --protocol released`."
+        return (
+            "Not run: `virgo sweep table3 --dataset imdb-b --protocol released` (ten folds, five "
+            "methods; about 1.3 processor hours for GCN and 2.2 for GIN, at 0.26 and 0.45 seconds "
+            "an epoch)."
+        )
     plain = built("table3")
     rows = []
     for record in sorted(own, key=lambda r: (r.dataset, r.model, r.init)):
@@ -386,28 +390,36 @@ def _conclusion(found: dict[str, Any]) -> str:
 
 
 def absent(table: str) -> str:
-    """What was not run: one line each, with the command and the hours where they are known."""
+    """What was not run: one line per dataset, with the command and the hours if known."""
     ran = {(r.dataset, r.model) for r in read(table)}
-    known = dict.fromkeys((dataset, model) for dataset, model, _ in printed(table))
+    by_dataset: dict[str, list[str]] = {}
+    for dataset, model in dict.fromkeys((d, m) for d, m, _ in printed(table)):
+        if (dataset, model) not in ran or _cut_short(table, dataset, model):
+            by_dataset.setdefault(dataset, []).append(model)
     lines = []
-    for dataset, model in known:
-        space = grids.grid(table, dataset, model).configurations()
-        cost = costs().get(f"{table}/{dataset}/{model}")
-        whole = len(space) * len(grids.inits(table)) * 10
-        if (dataset, model) in ran and not _cut_short(table, dataset, model):
-            continue
-        hours = "hours unknown, nothing was measured of it"
-        if cost:
-            epochs = mean([float(config.get("epochs") or 0) for config in space])
-            hours = (
-                f"about {whole * epochs * cost['seconds_per_epoch'] / 3600:,.0f} processor hours"
-            )
-        what = "cut short" if (dataset, model) in ran else "not run"
+    for dataset, models in by_dataset.items():
+        trainings, hours = 0, [_hours(table, dataset, model) for model in models]
+        for model in models:
+            space = grids.grid(table, dataset, model).configurations()
+            trainings += len(space) * len(grids.inits(table)) * 10
+        known = [value for value in hours if value is not None]
+        cost = f"about {sum(known):,.0f} processor hours" if known else "hours not measured"
+        cost += " without what was not measured" if known and None in hours else ""
+        what = "cut short" if any((dataset, model) in ran for model in models) else "not run"
         lines.append(
-            f"- {dataset}, {model}, {what}: `virgo sweep {table} --dataset {dataset} --model "
-            f"{model}` ({whole:,} trainings, {hours})"
+            f"- {dataset} ({', '.join(models)}), {what}: `virgo sweep {table} --dataset "
+            f"{dataset}`, {trainings:,} trainings, {cost}."
         )
     return "\n".join(lines) or "Everything was run."
+
+
+def _hours(table: str, dataset: str, model: str) -> float | None:
+    cost = costs().get(f"{table}/{dataset}/{model}")
+    if cost is None:
+        return None
+    space = grids.grid(table, dataset, model).configurations()
+    epochs = sum(float(config.get("epochs") or 0) for config in space)
+    return epochs * len(grids.inits(table)) * 10 * cost["seconds_per_epoch"] / 3600
 
 
 def _cut_short(table: str, dataset: str, model: str) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from virgo.experiments.sweep.provenance import Provenance
@@ -92,13 +92,23 @@ def view(table: ResultsTable, *, details: bool) -> View:
     )
     if any(cell.paper for cell in table.cells):
         legend += " Beneath: the paper's cell, and ours minus it."
+    blocks = layout(table.methods, table.places)
     return View(
         table.title,
         legend,
-        tuple(layout(table.methods, table.places)),
+        tuple(_without_absent(block) if table.only_ran else block for block in blocks),
         tuple(section for section in sections if section.rows),
         table.remarks,
     )
+
+
+def _without_absent(block: TableBlock) -> TableBlock:
+    """The block with empty cells for what was not run, and without rows of nothing else."""
+    rows = [
+        (labels, tuple(Shown("") if cell.text == NOT_RUN else cell for cell in cells))
+        for labels, cells in block.rows
+    ]
+    return replace(block, rows=tuple(row for row in rows if any(cell.text for cell in row[1])))
 
 
 def _by_dataset(methods: Sequence[str], places: Places) -> list[TableBlock]:

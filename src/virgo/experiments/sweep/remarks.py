@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from virgo.experiments.data.datasets import FOLDS
 from virgo.experiments.sweep.verdicts import LEVEL, NEITHER, NO, YES, Place, ResultCell, Verdict
 
+#: "Reproduced", or not, is said only of cells with at least so many seeds.
+ENOUGH = 5
+
 
 def listed(places: Iterable[Place]) -> str:
     """Return places in words, those that differ only in depth together.
@@ -112,7 +115,17 @@ def _claim(place: Place, cells: Sequence[ResultCell], verdict: Verdict) -> list[
     if outcome:
         line += f"; the paired test of {verdict.virgo} against {verdict.classic} {outcome}"
     label = f", {first.chosen.label}" if first.chosen and first.chosen.label else ""
+    if not _counts(first):
+        line = "indicative only, " + line.removeprefix("NOT reproduced: ").removeprefix(
+            "reproduced: "
+        )
     return [f"{place}{label}: {line}."]
+
+
+def _counts(cell: ResultCell) -> bool:
+    """Whether a cell has the grid's epochs and enough seeds to be called reproduced or not."""
+    cut_short = cell.chosen and any(words.startswith("epochs") for words in cell.chosen.partial)
+    return cell.n >= ENOUGH and not cut_short
 
 
 def _rounded(cell: ResultCell) -> float:

@@ -54,6 +54,7 @@ class ResultsTable:
         histories: validation curves of the columns that have them.
         contrasts: in a study of a user's own, every method against the baseline.
         heading: the title, where it is none of the paper's tables.
+        only_ran: whether cells that were not run are left empty.
     """
 
     name: str
@@ -65,6 +66,7 @@ class ResultsTable:
     histories: Mapping[Place, Sequence[settling.History]] = field(default_factory=dict, repr=False)
     contrasts: tuple[Contrast, ...] = ()
     heading: str = ""
+    only_ran: bool = False
 
     @property
     def title(self) -> str:
@@ -72,12 +74,13 @@ class ResultsTable:
         return self.heading or TABLES[self.name]
 
     def ran(self) -> ResultsTable:
-        """The same table without the rows and columns of which nothing was run."""
+        """The same table with only what was run; between such cells others are empty."""
         places = {p: cells for p, cells in self.places.items() if any(c.chosen for c in cells)}
         rows = {cell.init for cells in places.values() for cell in cells if cell.chosen}
         methods = tuple(method for method in self.methods if method in rows)
         kept = {p: tuple(c for c in cells if c.init in rows) for p, cells in places.items()}
-        return replace(self, methods=methods, places=kept)
+        verdicts = tuple(verdict for verdict in self.verdicts if verdict.virgo)
+        return replace(self, methods=methods, places=kept, verdicts=verdicts, only_ran=True)
 
     @property
     def cells(self) -> list[ResultCell]:
