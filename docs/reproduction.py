@@ -16,6 +16,7 @@ from virgo.experiments.sweep.estimates import costs
 from virgo.experiments.sweep.paper import printed
 from virgo.experiments.sweep.protocols import by_other_folds
 from virgo.experiments.sweep.records import Record
+from virgo.experiments.sweep.remarks import ENOUGH
 from virgo.experiments.sweep.statistics import deviation, mean
 from virgo.experiments.sweep.tables import ResultsTable, build
 from virgo.experiments.sweep.verdicts import NEITHER, NO, YES, ResultCell
@@ -24,8 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 CITATION = ("cora", "citeseer", "pubmed")
 #: What was run of the grid "reproduces", the same for all methods and datasets.
 RAN = {"weight_decay": "0.0005", "num_layers": "2", "dropout": "0.5"}
-#: "Reproduced" is said only of cells with the paper's epochs and at least so many seeds.
-ENOUGH = 5
+
+
 DETAILS = ("table1", "table1-reproduces", "table2", "table3", "table3-released")
 
 
