@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from virgo.errors import OptionError
 
+CPU = torch.device("cpu")
 #: What ``--device`` takes; a number may follow a kind, as in ``cuda:1``.
 KINDS = ("auto", "cpu", "cuda", "mps")
 #: Devices without float64.
@@ -165,11 +166,19 @@ def forked_rng(devices: Iterable[torch.device], seed: int | None = None) -> Iter
         stack.enter_context(torch.random.fork_rng(devices=[]))
         for device in {device for device in devices if device.type != "cpu"}:
             stack.enter_context(_kept_state(device))
-            if seed is not None and hasattr(torch.get_device_module(device), "manual_seed"):
-                torch.get_device_module(device).manual_seed(seed)
+            if seed is not None:
+                _seed(device, seed)
         if seed is not None:
             torch.default_generator.manual_seed(seed)
         yield
+
+
+def _seed(device: torch.device, seed: int) -> None:
+    module: Any = torch.get_device_module(device)
+    if hasattr(module, "manual_seed"):
+        around = module.device(device) if hasattr(module, "device") else nullcontext()
+        with around:  # a seed is set for the current device
+            module.manual_seed(seed)
 
 
 @contextmanager

@@ -23,14 +23,14 @@ METHODS = ("virgo-backward", "virgo-backward+mirrored", "auto")
 
 def data() -> Any:
     """The same graph in every process."""
-    return virgo.data.citation_like(num_nodes=120, num_features=24, seed=0)
+    return virgo.data.citation_like(num_nodes=120, num_features=24, words_per_node=4, seed=0)
 
 
 def model(device: str = "cpu") -> GCN:
     """The same network in every process."""
     torch.manual_seed(3)
     with torch.device(device):
-        return GCN(24, 15, 7, 5, norm="batch_norm")
+        return GCN(24, 15, 7, 7, norm="batch_norm")
 
 
 def shard(network: GCN) -> GCN:

@@ -74,8 +74,9 @@ def replica_of(model: nn.Module, device: torch.device, seed: int) -> nn.Module:
             f"ones. Give in_channels, or build the model on the CPU."
         )
     for module in model.modules():
-        if hasattr(module, "reshard") and hasattr(module, "unshard"):  # FSDPModule after a pass
-            module.reshard()
+        reshard: object = getattr(module, "reshard", None)
+        if callable(reshard) and hasattr(module, "unshard"):  # FSDPModule after a pass
+            reshard()
     copied = _plain(model, device, {})
     _reset(model, copied, seed)
     return copied
@@ -94,8 +95,8 @@ def put_back(replica: nn.Module, model: nn.Module) -> None:
         model.to_empty(device=next(meshes).device_type)
     for parameter, value in zip(model.parameters(), replica.parameters(), strict=True):
         fill(parameter, value.detach())
-    for buffer, value in zip(model.buffers(), replica.buffers(), strict=True):
-        buffer.copy_(value)
+    for buffer, number in zip(model.buffers(), replica.buffers(), strict=True):
+        buffer.copy_(number)
 
 
 def _plain(module: nn.Module, device: torch.device, memo: dict[int, Any]) -> nn.Module:
@@ -115,9 +116,7 @@ def _plain(module: nn.Module, device: torch.device, memo: dict[int, Any]) -> nn.
     attributes["_parameters"] = {
         name: _copied(p, device, memo) for name, p in module._parameters.items()
     }
-    attributes["_buffers"] = {
-        name: _copied(b, device, memo) for name, b in module._buffers.items()
-    }
+    attributes["_buffers"] = {name: _copied(b, device, memo) for name, b in module._buffers.items()}
     attributes["_modules"] = {
         name: None if child is None else _plain(child, device, memo)
         for name, child in module._modules.items()

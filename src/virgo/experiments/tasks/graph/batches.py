@@ -53,7 +53,7 @@ class GraphBatches:
             if not labels or self.task.merged.num_nodes(graphs) < 2:
                 continue
             optimiser.zero_grad()
-            loss = self.task.loss(self.task.output(model, graphs, drop), y)
+            loss = self.task.loss(self.task.output(model, graphs, drop), self.task.compute.put(y))
             value = loss.item()
             if not math.isfinite(value):
                 return math.nan
@@ -80,4 +80,5 @@ class GraphBatches:
     def evaluate(self, model: Pooled, part: str) -> float:
         """The metric on the graphs of ``part``."""
         y = self.task.y[self.split[part]]
-        return self.task.score(self.predict(model, part), y)
+        output = self.predict(model, part).float()
+        return self.task.score(output, y.to(output.device))
