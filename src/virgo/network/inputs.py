@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
-from virgo.devices import widest
+from virgo.devices import has_csr, widest
 from virgo.errors import GraphError, LayerError
 from virgo.graph.device import graph_of, vector_of
 from virgo.graph.neighbourhoods import grow
@@ -264,6 +264,8 @@ class Inputs:
 
         def convert(value: Tensor, key: str) -> Tensor:
             to_float = value.is_floating_point() or (key == "x" and not embeds)
+            if key == "x" and value.layout != torch.strided and not has_csr(like.device):
+                value = value.to_dense()  # that device has no sparse tensors
             return value.to(like.device, like.dtype if to_float else value.dtype)
 
         data = copy.copy(self.data)

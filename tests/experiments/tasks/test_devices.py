@@ -22,7 +22,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "node": ("like:cora@0.1", "gcn", {"num_layers": 3}),
     "node sage": ("like:cora@0.1", "sage", {}),
     "node sampled": ("like:cora@0.1", "sage", {"num_neighbors": (4, 4), "batch_size": 20}),
-    "link": ("like:ogbl-ddi@0.03", "sage", {"batch_size": 2048}),
+    "link": ("like:ogbl-ddi@0.2", "sage", {"batch_size": 65536}),
     "link features": ("like:ogbl-collab@0.001", "ngnn-gcn", {"batch_size": 500}),
     "link clusters": ("like:ogbl-collab@0.001", "gcn", {"num_parts": 4, "batch_size": 2}),
     "link sampled": (
@@ -30,7 +30,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "gcn",
         {"num_neighbors": (3, 3), "batch_size": 300},
     ),
-    "graph": ("like:imdb-binary@0.1", "gin", {"batch_size": 32, "num_layers": 3}),
+    "graph": ("like:imdb-b@0.1", "gin", {"batch_size": 32, "num_layers": 3}),
     "molecules": ("like:ogbg-molhiv@0.005", "gcn", {"batch_size": 64}),
 }
 

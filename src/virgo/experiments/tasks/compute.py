@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from virgo.devices import CPU as HOST
-from virgo.devices import choose_device, moved
+from virgo.devices import choose_device, count_devices, moved
 from virgo.errors import OptionError
 
 PRECISIONS = ("fp32", "bf16")
@@ -57,6 +57,13 @@ class Compute:
     @property
     def is_cpu(self) -> bool:
         return self.device.type == "cpu"
+
+    def devices(self) -> list[torch.device]:
+        """All devices of the kind, or the one that was named by its number."""
+        if self.is_cpu or self.device.index is not None:
+            return [self.device]
+        count = max(1, count_devices(self.device.type))
+        return [torch.device(self.device.type, number) for number in range(count)]
 
     def put(self, value: Tensor) -> Tensor:
         """A tensor on the device, copied while the device works where that is possible."""

@@ -51,6 +51,8 @@ class Sampling:
 class SampledNodeBatches:
     """Training on sampled neighbourhoods of batches of nodes, through PyG's loader."""
 
+    runs_forward = True  # of the network, so that it can be compiled
+
     def __init__(
         self,
         dataset: Dataset,

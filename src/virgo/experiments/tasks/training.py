@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from virgo.devices import has_fused_adam
+from virgo.errors import VirgoWarning
 from virgo.experiments.data.datasets import Dataset
 from virgo.experiments.tasks.compute import Compute
 from virgo.experiments.tasks.outcome import Outcome, Seeds
@@ -80,12 +82,25 @@ class Training:
             fused=has_fused_adam(task.compute.device),
         )
         self.batches = task.batches(self.model, settings, self.seeds)
+        if task.compute.compile:
+            self._compile()
         self.epoch = 0
         self.best_epoch = 0
         self.best_valid = -math.inf
         self.best = copy.deepcopy(self.model.state_dict())
         self.diverged = False
         self.seconds += time.perf_counter() - began
+
+    def _compile(self) -> None:
+        if getattr(self.batches, "runs_forward", False):
+            self.model.compile(dynamic=True)
+            return
+        warnings.warn(
+            "compile: nothing to compile: this task multiplies constant matrices, which "
+            "torch.compile leaves as they are. It is for neighbour sampling and molecules.",
+            VirgoWarning,
+            stacklevel=3,
+        )
 
     @property
     def done(self) -> bool:

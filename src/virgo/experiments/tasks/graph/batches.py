@@ -37,6 +37,7 @@ class GraphBatches:
     def __init__(self, task: GraphTask, settings: Settings, seeds: Seeds) -> None:
         self.task, self.settings, self.seed = task, settings, seeds.training
         self.split = task.split_of(seeds.number)
+        self.runs_forward = task.is_molecules
 
     def train_epoch(self, model: Pooled, optimiser: torch.optim.Optimizer, epoch: int) -> float:
         """One epoch; the mean loss, or nan where it is not finite."""

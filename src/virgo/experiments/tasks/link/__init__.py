@@ -177,7 +177,7 @@ class LinkTask:
         data, number = self.dataset.data, int(self.dataset.data.num_nodes)
         graph = Data(x=model.inputs(data.x).detach(), num_nodes=number)
         weight = data.get("edge_weight") if "gcn" in model.operators else None
-        if as_matrix and has_csr(graph.x.device):
+        if as_matrix and has_csr(self.compute.device):
             source, target = data.edge_index
             weight = torch.ones(source.numel()) if weight is None else weight
             graph.adj_t = csr(target, source, weight, (number, number))
