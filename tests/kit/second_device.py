@@ -43,6 +43,10 @@ class SecondTensor(Tensor):
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
+    def tolist(self) -> Any:
+        """Numbers for Python, as any device gives them."""
+        return self.raw.tolist()
+
     def __repr__(self) -> str:  # type: ignore[override]
         return f"{self.raw!r} on {NAME}"
 

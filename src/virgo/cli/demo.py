@@ -103,7 +103,7 @@ def _sparse(graph: Data) -> torch.Tensor:
     """The adjacency as a CSR matrix, several times as fast as scattering, where there is one."""
     edges, n = graph.edge_index, graph.num_nodes
     if not has_csr(edges.device):
-        return edges
+        return torch.as_tensor(edges)
     ones = torch.ones(edges.size(1), device=edges.device)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
@@ -35,6 +34,11 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
+#: A million pairs take their time.
+NAMES = [pytest.param(c, marks=pytest.mark.slow) if c == "link" else c for c in CASES]
+LINK = NAMES[list(CASES).index("link")]
+
+
 @lru_cache(maxsize=2)
 def dataset(name: str) -> Any:
     gc.collect()
@@ -53,11 +57,11 @@ def losses(training: Training, epochs: int) -> list[float]:
 
 
 @pytest.fixture
-def second() -> Iterator[Compute]:
-    yield Compute(second_device.register())
+def second() -> Compute:
+    return Compute(second_device.register())
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c != "node sampled"])
+@pytest.mark.parametrize("case", [c for c in NAMES if c != "node sampled"])
 def test_losses_are_the_same_without_the_compiled_loops(case: str) -> None:
     """20 steps or more with dropout, whose masks do not depend on who computes them."""
     epochs = 20 if case in ("node", "node sage") else 3
@@ -67,7 +71,7 @@ def test_losses_are_the_same_without_the_compiled_loops(case: str) -> None:
     np.testing.assert_allclose(without, with_loops, atol=1e-4)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", NAMES)
 def test_a_run_on_a_second_device_is_that_of_the_cpu(case: str, second: Compute) -> None:
     """Masks of PyG's own layers ("node sampled") come from the device, so without dropout there."""
     changes = {"dropout": 0.0} if case == "node sampled" else {}
@@ -80,7 +84,7 @@ def test_a_run_on_a_second_device_is_that_of_the_cpu(case: str, second: Compute)
 
 
 @pytest.mark.parametrize("init", ["virgo-forward+measured", "virgo-backward+mirrored"])
-@pytest.mark.parametrize("case", ["node", "link", "link features", "graph"])
+@pytest.mark.parametrize("case", ["node", LINK, "link features", "graph"])
 def test_measured_starts_are_those_of_the_cpu(case: str, init: str, second: Compute) -> None:
     name, model, settings = CASES[case]
     given = Settings.of({"hidden_channels": 12} | settings)
@@ -111,7 +115,7 @@ def test_gradients_are_the_same_without_the_loops() -> None:
     torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("case", ["node", "link", "graph", "molecules"])
+@pytest.mark.parametrize("case", ["node", LINK, "graph", "molecules"])
 def test_bf16_learns(case: str) -> None:
     narrow = start(case, Compute(precision="bf16"), dropout=0.0)
     found, wanted = losses(narrow, 3), losses(start(case, CPU, dropout=0.0), 3)

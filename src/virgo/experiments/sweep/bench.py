@@ -41,7 +41,7 @@ class Bench:
         compute: Compute = CPU,
     ) -> None:
         #: a runner of a test's own need not know of devices
-        self._how = {} if compute == CPU else {"compute": compute}
+        self._how = {} if compute == CPU else {"device": compute}
         self._words = compute.words()
         self._root, self._curves = root, curves
         self._run, self._load = _imported(runner), _imported(loader)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from virgo.experiments.data.datasets import Dataset
 from virgo.experiments.models.network import Config
 from virgo.experiments.tasks import checkpoint
@@ -33,8 +35,17 @@ __all__ = [
 _tasks: dict[tuple[int, Compute], Task] = {}
 
 
-def task_of(dataset: Dataset, compute: Compute = CPU) -> Any:
-    """The task of a dataset, with all that its runs share; only the last one is cached."""
+def task_of(dataset: Dataset, device: Compute | torch.device | str = CPU) -> Any:
+    """The task of a dataset, with all that its runs share; only the last one is cached.
+
+    Args:
+        dataset: what :func:`virgo.data.load` returned.
+        device: where its runs compute, and with :class:`Compute` how.
+
+    Returns:
+        The task.
+    """
+    compute = device if isinstance(device, Compute) else Compute.of(device)
     key = (id(dataset), compute)
     if key not in _tasks:  # the task holds the dataset, so no other gets this id
         task = _kind(dataset)(dataset, compute)
@@ -56,7 +67,12 @@ def _kind(dataset: Dataset) -> Callable[[Dataset, Compute], Task]:
 
 
 def run(
-    dataset: Dataset, model: str, init: str, config: Config, seed: int, compute: Compute = CPU
+    dataset: Dataset,
+    model: str,
+    init: str,
+    config: Config,
+    seed: int,
+    device: Compute | torch.device | str = CPU,
 ) -> Outcome:
     """Train one network and test its best weights.
 
@@ -66,7 +82,7 @@ def run(
         init: an initialisation, e.g. ``"xavier"`` or ``"virgo-backward+measured"``.
         config: the fields of :class:`Settings`.
         seed: of everything random; runs of one seed differ only in their initialisation.
-        compute: where and how it computes.
+        device: where it computes, e.g. ``"cuda:1"``, and with :class:`Compute` how.
 
     Returns:
         The outcome. A loss that is not finite and a lack of memory are outcomes, too.
@@ -76,7 +92,7 @@ def run(
     """  # noqa: DOC501  (a MemoryError is always an outcome)
     began = time.perf_counter()
     try:
-        task = task_of(dataset, compute)
+        task = task_of(dataset, device)
         return Training(task, model, init, Settings.of(config), seed).complete()
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):

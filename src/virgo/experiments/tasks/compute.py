@@ -60,7 +60,8 @@ class Compute:
 
     def devices(self) -> list[torch.device]:
         """All devices of the kind, or the one that was named by its number."""
-        if self.is_cpu or self.device.index is not None:
+        number: int | None = self.device.index
+        if self.is_cpu or number is not None:
             return [self.device]
         count = max(1, count_devices(self.device.type))
         return [torch.device(self.device.type, number) for number in range(count)]
