@@ -106,7 +106,7 @@ def scores(
 
 def piece_of(h: Tensor) -> int:
     """Pairs that go through the predictor at a time: a device works on many at once."""
-    return PIECE if h.device.type == "cpu" else PIECE << 6
+    return PIECE if h.device.type == "cpu" else PIECE << 4
 
 
 def backward(
