@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from kit import two_processes
+from kit import second_device, two_processes
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GCN, GIN, GCNConv
+from torch_geometric.loader import NodeLoader
+from torch_geometric.nn import GCN, GIN, GCNConv, GraphSAGE
 
 import virgo
 from virgo.errors import LayerError
+from virgo.experiments.data.neighbours import NeighborSampler
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +136,23 @@ def _same_bits(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         assert torch.equal(found[name], value), name
+
+
+@pytest.mark.parametrize("where", ["cpu", second_device.NAME])
+def test_one_line_before_a_loop_over_sampled_neighbourhoods(data: Data, where: str) -> None:
+    """PyG's loader with a sampler that needs no extra; ``NeighborLoader`` gives such batches."""
+    sampler = NeighborSampler(data, [4, 4, 4], 0)
+    loader = NodeLoader(data, sampler, input_nodes=data.train_mask, batch_size=30)
+    torch.manual_seed(0)
+    model = GraphSAGE(24, 16, 3, 7).to(where)
+    before = torch.get_rng_state()
+    plan = virgo.init_(model, loader)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert plan.choice is not None
+    optimiser = torch.optim.Adam(model.parameters())
+    for batch in loader:
+        there = batch.to(where)
+        output = model(there.x, there.edge_index)[: there.batch_size]
+        torch.nn.functional.cross_entropy(output, there.y[: there.batch_size]).backward()
+        optimiser.step()
+    assert all(p.device.type == where for p in model.parameters())
