@@ -20,6 +20,9 @@ from virgo.experiments.sweep.worker import Sweep
 from virgo.experiments.tasks import Compute, Settings, Training, task_of
 from virgo.experiments.tasks.sampled import SampledNodeBatches
 
+if not second_device.AVAILABLE:
+    pytest.skip("this PyTorch has no devices written in Python", allow_module_level=True)
+
 SMALL = ["--dataset", "like:cora@0.1", "--hidden", "8", "--epochs", "3"]
 HERE = second_device.NAME
 

@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
+from torch.utils import backend_registration
 from torch.utils._pytree import tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+_setup = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
+#: Whether this PyTorch can have a device that is written in Python; 2.10 and later can.
+AVAILABLE = _setup is not None
 NAME = "second"
 #: Shapes of what was copied from the device to the host since it was last cleared.
 to_host: list[tuple[int, ...]] = []
@@ -126,9 +130,11 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
 
 
 def register() -> torch.device:
-    """Make the device known to this process; once."""
+    """Make the device known to this process; once. Tests skip where there cannot be one."""
+    if _setup is None:
+        pytest.skip("this PyTorch has no devices written in Python")
     if not _library:
-        _setup_privateuseone_for_python_backend(NAME)
+        _setup(NAME)
         library = torch.library.Library("aten", "IMPL")
         for operator in _factories():
             library.impl(operator, _factory(operator), "PrivateUse1")

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch_geometric.nn import GCN
 
@@ -35,6 +34,8 @@ def model(device: str = "cpu") -> GCN:
 
 def shard(network: GCN) -> GCN:
     """Every layer by itself, then the rest."""
+    from torch.distributed.fsdp import fully_shard  # public from PyTorch 2.6 on
+
     for conv in network.convs:
         fully_shard(conv)
     fully_shard(network)

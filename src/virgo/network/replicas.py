@@ -8,6 +8,7 @@ modules' ``reset_parameters``, drawn from the seed.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -18,18 +19,14 @@ from virgo.devices import forked_rng
 from virgo.draws import generator_for
 from virgo.errors import LayerError
 
-if torch.distributed.is_available():
-    from torch.distributed.tensor import DTensor, distribute_tensor
-else:  # a build of PyTorch without it has no sharded parameters
-    DTensor = None  # type: ignore[assignment,misc]
-
 _COMPOSABLE = "__composable_api"  # where fully_shard() keeps its state in a module
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def is_sharded(value: object) -> bool:
     """Whether a parameter is spread over processes."""
-    return DTensor is not None and isinstance(value, DTensor)
+    library = sys.modules.get("torch.distributed.tensor")  # slow to import, so not by us
+    return library is not None and isinstance(value, library.DTensor)
 
 
 def needs_replica(model: nn.Module) -> bool:
@@ -46,12 +43,22 @@ def fill(parameter: Tensor, value: Tensor) -> None:
     """Copy ``value`` into a parameter; into a sharded one its own part, without communication."""
     with torch.no_grad():
         if is_sharded(parameter):
-            mesh, placements = parameter.device_mesh, parameter.placements  # type: ignore[attr-defined]
-            value = value.to(mesh.device_type)
-            own = distribute_tensor(value, mesh, placements, src_data_rank=None)
-            parameter.to_local().copy_(own.to_local())  # type: ignore[attr-defined]
+            parameter.to_local().copy_(_own_part(parameter, value))  # type: ignore[attr-defined]
         else:
             parameter.copy_(value)
+
+
+def _own_part(parameter: Any, value: Tensor) -> Tensor:
+    """Of the whole value, the shard that this process holds."""
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, placements = parameter.device_mesh, parameter.placements
+    value = value.to(mesh.device_type)
+    try:
+        shared = distribute_tensor(value, mesh, placements, src_data_rank=None)
+    except TypeError:  # before PyTorch 2.7: the same values, sent by the first process
+        shared = distribute_tensor(value, mesh, placements)
+    return shared.to_local()
 
 
 def replica_of(model: nn.Module, device: torch.device, seed: int) -> nn.Module:
