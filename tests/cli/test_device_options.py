@@ -64,7 +64,14 @@ def test_train_on_another_device(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert b["loss"] == pytest.approx(a["loss"], abs=1e-4)
 
 
-@pytest.mark.parametrize("target", ["like:cora@0.1", "like:imdb-b@0.1", "like:ogbl-collab@0.001"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "like:cora@0.1",
+        pytest.param("like:imdb-b@0.1", marks=pytest.mark.slow),
+        pytest.param("like:ogbl-collab@0.001", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("method", ["virgo-forward", "virgo-forward+measured"])
 def test_check_prints_the_numbers_of_the_cpu(
     target: str, method: str, capsys: pytest.CaptureFixture[str]
