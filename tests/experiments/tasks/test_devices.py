@@ -133,3 +133,11 @@ def test_a_run_is_continued_on_another_device(tmp_path: Any, second: Compute) ->
     back = saved.resume(task_of(dataset("like:cora@0.1"), second))
     assert next(back.model.parameters()).device == second.device
     assert next(iter(back.best.values())).device == second.device
+
+
+@pytest.mark.slow
+def test_a_compiled_network_has_the_same_losses() -> None:
+    """With neighbour sampling, where the network runs through its layers."""
+    plain = losses(start("node sampled", CPU, dropout=0.0), 2)
+    compiled = losses(start("node sampled", Compute(compile=True), dropout=0.0), 2)
+    np.testing.assert_allclose(compiled, plain, atol=1e-4)
