@@ -70,8 +70,7 @@ def count_devices(kind: str) -> int:
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
     if kind == "mps":
         return int(torch.backends.mps.is_available())
-    module = getattr(torch, kind, None)
-    return int(bool(module is not None and getattr(module, "is_available", bool)()))
+    return int(getattr(getattr(torch, kind, None), "device_count", int)())
 
 
 def widest(where: Tensor | torch.device) -> torch.dtype:

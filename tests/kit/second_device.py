@@ -76,6 +76,28 @@ class SecondTensor(Tensor):
         return tree_map(lambda out: known[id(out)] if id(out) in known else _wrap(out), raw)
 
 
+class _Module:
+    """``torch.second``; not "available", or ``DataParallel`` would put every model there."""
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return False
+
+    def current_device(self) -> int:
+        return 0
+
+    def device_count(self) -> int:
+        return 1
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Its random numbers are the CPU's."""
+
+
 def _leaves(value: Any) -> list[Any]:
     leaves: list[Any] = []
     tree_map(leaves.append, value)
@@ -134,7 +156,7 @@ def register() -> torch.device:
     if _setup is None:
         pytest.skip("this PyTorch has no devices written in Python")
     if not _library:
-        _setup(NAME)
+        _setup(NAME, backend_module=_Module())
         library = torch.library.Library("aten", "IMPL")
         for operator in _factories():
             library.impl(operator, _factory(operator), "PrivateUse1")
