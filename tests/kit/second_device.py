@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 _setup = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
 #: Whether this PyTorch can have a device that is written in Python; 2.10 and later can.
 AVAILABLE = _setup is not None
-NAME = "second"
+NAME = "second_device"  # also a method of tensors and modules from now on
 #: Shapes of what was copied from the device to the host since it was last cleared.
 to_host: list[tuple[int, ...]] = []
 _library: list[torch.library.Library] = []
@@ -77,7 +77,7 @@ class SecondTensor(Tensor):
 
 
 class _Module:
-    """``torch.second``; not "available", or ``DataParallel`` would put every model there."""
+    """``torch.second_device``; not "available", or ``DataParallel`` would put every model there."""
 
     def is_initialized(self) -> bool:
         return True
