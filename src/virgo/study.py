@@ -149,7 +149,7 @@ class Study:
                 "isometric: expected a graph in memory or on disk, got one in a database. Build "
                 "it with virgo graph build."
             )
-        return float(np.mean(graph.unweighted.gcn()(self.inputs.ones())))
+        return extent(graph.unweighted.gcn()(self.inputs.ones())).total / self.inputs.num_nodes
 
     def is_average(self, operator: NodeOperator) -> bool:
         """Whether an operator keeps a constant signal's size, as a mean and GCN's do."""

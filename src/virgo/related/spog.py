@@ -41,6 +41,7 @@ from virgo.draws import generator_for
 from virgo.errors import GraphError, LayerError
 from virgo.graph.device import vector_of
 from virgo.graph.operators import NodeOperator
+from virgo.graph.vectors import AnyVector
 from virgo.network.inputs import Inputs, run
 from virgo.network.losses import InferredLoss
 from virgo.network.modules import float_tensors, hooked
@@ -234,7 +235,7 @@ def _imbalance(first: float, last: float) -> float:
     return (math.sqrt(first / last) - 1) ** 2
 
 
-def graph_embedding_variation(h: Tensor, operator: NodeOperator) -> float:
+def graph_embedding_variation(h: AnyVector, operator: NodeOperator) -> float:
     r"""Half the mean over columns of :math:`h_k^\top (I - \hat A) h_k / h_k^\top h_k`.
 
     A column that is zero counts as zero, as in the authors' code.
@@ -251,6 +252,7 @@ def graph_embedding_variation(h: Tensor, operator: NodeOperator) -> float:
     >>> round(graph_embedding_variation(torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double(), pair), 9)
     0.25
     """
+    h = torch.as_tensor(h)
     scale = h.abs().amax(0)
     h = (h / torch.where(scale > 0, scale, 1.0)).contiguous()
     squares = h.square().sum(0)
