@@ -9,12 +9,16 @@ from pathlib import Path
 import numba
 import pytest
 import torch
+from kit import second_device
 from torch_geometric.data import Data
 
 from virgo.data import load_citation
 
 # Tests run one process per core; more threads than that only get in each other's way.
 torch.set_num_threads(1)
+# Autograd counts devices when it first runs, so this one must be there before any test does.
+if second_device.AVAILABLE:
+    second_device.register()
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 

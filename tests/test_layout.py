@@ -86,7 +86,9 @@ def test_the_contracts_of_import_linter_hold() -> None:
 def test_an_arrow_that_points_up_is_seen(tmp_path: Path) -> None:
     """Negative control: the rooms in a wrong order break the contract."""
     text = PROJECT.read_text(encoding="utf-8")
-    wrong = text.replace('"graph",\n    "theory | report",', '"theory | report",\n    "graph",')
+    wrong = text.replace(
+        '"graph",\n    "theory | report | devices",', '"theory | report | devices",\n    "graph",'
+    )
     assert wrong != text
     (tmp_path / "wrong.toml").write_text(wrong, encoding="utf-8")
     assert lint_imports(config_filename=str(tmp_path / "wrong.toml"), no_cache=True) == 1
@@ -119,3 +121,36 @@ def test_no_class_name_is_defined_twice() -> None:
     )
     assert len(defined) > 100, "no classes were found"
     assert {name for name, times in defined.items() if times > 1} == set()
+
+
+#: Modules that may bring tensors to the host, and how many calls of ``.cpu()`` or ``.numpy()``
+#: each has: compiled loops, data before any device has them, and what is written to files.
+TO_HOST = {
+    "graph/operators.py": 7,  # the graph of the compiled loops: edges, never features
+    "graph/device.py": 1,  # a CPU tensor as an array
+    "graph/spectrum.py": 2,  # directions: a row per feature, none per node
+    "study.py": 1,  # a weight that was drawn on the CPU
+    "plans.py": 1,  # the same
+    "theory.py": 1,  # an activation at the points of a quadrature
+    "experiments/tasks/fused.py": 3,  # compiled loops
+    "experiments/tasks/link/pairs.py": 6,  # compiled loops
+    "experiments/tasks/link/negatives.py": 2,  # the edges that negatives avoid
+    "experiments/tasks/link/clusters.py": 3,  # METIS
+    "experiments/tasks/checkpoint.py": 1,  # a file
+}
+
+
+def test_nothing_else_brings_tensors_to_the_host() -> None:
+    """A hidden copy would be slow on a GPU; one more of them has to be argued for here."""
+    found: Counter[str] = Counter()
+    for path in FILES:
+        name = path.relative_to(SOURCE).as_posix()
+        if not name.startswith(("experiments/data/", "experiments/assumptions/", "graph/disk/")):
+            calls = (node for node in ast.walk(ast.parse(path.read_text())) if _to_host(node))
+            found[name] += sum(1 for _ in calls)
+    assert +found == Counter(TO_HOST)
+
+
+def _to_host(node: ast.AST) -> bool:
+    is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    return is_method and node.func.attr in ("cpu", "numpy")  # type: ignore[attr-defined]

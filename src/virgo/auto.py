@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from virgo.balance import Unit, balance, find_units, residual_branches
+from virgo.devices import widest
 from virgo.draws import PAIRED
 from virgo.errors import LayerError, VirgoError, VirgoWarning
 from virgo.network.graph_inputs import GraphInputs
@@ -263,7 +264,7 @@ def _own_weights(model: nn.Module, units: list[Unit], options: Options) -> Plan:
             shape = tuple(weight.shape)
             in_first = not is_linear(model.get_submodule(name.rpartition(".")[0]))
             fan_in, fan_out = (shape[-2], shape[-1]) if in_first else (shape[-1], shape[-2])
-            variance = float(weight.double().square().mean())
+            variance = float(weight.to(widest(weight)).square().mean())
             rows.append(
                 Row(unit.path, name, shape, fan_in, fan_out, 1.0, variance, in_first=in_first)
             )

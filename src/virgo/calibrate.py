@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from virgo import rules, theory
+from virgo.devices import widest
 from virgo.draws import PAIRED
 from virgo.errors import GraphError, OptionError
 from virgo.network.inputs import Forward, Inputs
@@ -104,7 +105,8 @@ def measure(
 
 
 def _mean_square(parameter: nn.Parameter) -> float:
-    return float(parameter.detach().double().square().mean()) if parameter.numel() else 0.0
+    values = parameter.detach()
+    return float(values.to(widest(values)).square().mean()) if parameter.numel() else 0.0
 
 
 def _profiles(seen: Pass, wants_gradient: bool) -> dict[str, dict[str, Any]]:

@@ -18,6 +18,7 @@ from virgo.network.graph_inputs import GraphInputs, is_graph
 from virgo.network.inputs import Forward, Inputs
 from virgo.network.modules import is_uninitialised, materialise, unwrap
 from virgo.network.probe import Loss
+from virgo.network.replicas import needs_replica, put_back, replica_of
 from virgo.planning import Activation, Options
 from virgo.plans import Plan, choose_seed
 from virgo.rules import parse_method
@@ -52,6 +53,10 @@ def init_(
     The same as ``virgo.plan(model, data, method, ...).apply_(model)``; :func:`plan` explains the
     options. If anything is wrong, one error says what, and the model is untouched.
 
+    Model and data may be on any device, the model also on the meta device, where it gets memory
+    (on the data's device) and numbers, or sharded by ``fully_shard``. Processes that train
+    together get the same bits if they pass the same data and seed.
+
     Returns:
         The plan; ``print`` shows it as a table.
 
@@ -65,7 +70,8 @@ def init_(
     """
     given = dict(locals())
     name, options = _options(method, given)
-    bare = unwrap(model)
+    given_model = unwrap(model, allow_meta=True)
+    bare = _replica(given_model, data, options.seed)
     inputs = _read(bare, data, options, max_graphs, mean_features, features)
     plan = _plan(bare, inputs, name, options, nodes)
     if is_uninitialised(bare):
@@ -75,6 +81,8 @@ def init_(
     plan.apply_(bare)
     if before is not None:
         auto.warn_if_worse(method, before, auto.try_profile(bare, inputs, options))
+    if bare is not given_model:
+        put_back(bare, given_model)
     return plan
 
 
@@ -145,9 +153,14 @@ def plan(
     """
     given = dict(locals())
     name, options = _options(method, given)
-    model = unwrap(model)
+    model = _replica(unwrap(model, allow_meta=True), data, options.seed)
     inputs = _read(model, data, options, max_graphs, mean_features, features)
     return _plan(model, inputs, name, options, nodes)
+
+
+def _replica(model: nn.Module, data: Any, seed: int) -> nn.Module:
+    """The model, or where its numbers are elsewhere a plain one that has them."""
+    return replica_of(model, reading.device_of(data), seed) if needs_replica(model) else model
 
 
 def _options(method: str, given: dict[str, Any]) -> tuple[str, Options]:

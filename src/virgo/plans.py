@@ -15,6 +15,7 @@ from torch import nn
 from virgo.draws import DISTRIBUTIONS, STRUCTURED, generator_for, read_basis, standard
 from virgo.errors import OptionError, PlanError, named_options, shown
 from virgo.network.modules import is_uninitialised, unwrap
+from virgo.network.replicas import fill, whole
 from virgo.report.json_types import check_types
 from virgo.report.text import text_table
 
@@ -157,7 +158,8 @@ class Plan:
     ) -> nn.Module:
         """Draw every planned weight in place; the same bits for the same plan and seed.
 
-        Nothing is touched unless all of it fits.
+        Nothing is touched unless all of it fits. Weights are drawn on the CPU and copied once; of
+        a parameter sharded by ``fully_shard`` every process fills its own part.
 
         Args:
             model: a model with the weights that were planned.
@@ -187,7 +189,7 @@ class Plan:
         drawn = [self.draw(row, seed, parameters[row.weight]) for row in self.rows]
         with torch.no_grad():
             for row, weight in zip(self.rows, drawn, strict=True):
-                parameters[row.weight].copy_(weight)
+                fill(parameters[row.weight], weight)
             for name in self.biases:
                 parameters[name].zero_()
         return given
@@ -206,7 +208,7 @@ class Plan:
         dtype = parameter.dtype
         distribution = row.distribution or self.distribution
         if distribution == "own":
-            own = parameter.detach()
+            own = whole(parameter).cpu()  # where its bits are the same for every device
             rms = float(own.double().square().mean().sqrt())
             return own * (row.std / rms) if rms > 0 else own.clone()
         work = torch.float64 if dtype == torch.float64 else torch.float32

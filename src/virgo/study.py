@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from virgo.draws import PAIRED, SPECTRAL_POWER, generator_for, read_basis, scaled_basis, standard
 from virgo.errors import GraphError, LayerError, OptionError
 from virgo.graph.amplitudes import Hops, check_cancellation, hops
+from virgo.graph.device import vector_of
 from virgo.graph.operators import Graph, NodeOperator
 from virgo.graph.spectrum import Features, surviving_directions
-from virgo.graph.vectors import Vector, squared_norm
+from virgo.graph.vectors import AnyVector, extent, squared_norm
 from virgo.layers import LayerView, Stage, Term, describe_kind
 from virgo.network.inputs import Inputs, is_classes, node_signal
 from virgo.network.modules import layers_of, owner
@@ -148,7 +149,7 @@ class Study:
                 "isometric: expected a graph in memory or on disk, got one in a database. Build "
                 "it with virgo graph build."
             )
-        return float(np.mean(graph.unweighted.gcn()(self.inputs.ones())))
+        return extent(graph.unweighted.gcn()(self.inputs.ones())).total / self.inputs.num_nodes
 
     def is_average(self, operator: NodeOperator) -> bool:
         """Whether an operator keeps a constant signal's size, as a mean and GCN's do."""
@@ -252,10 +253,11 @@ class Study:
         x = self.inputs.x
         return torch.finfo(x.dtype).eps if x is not None and x.is_floating_point() else 0.0
 
-    def _refuse_empty_means(self, signal: Vector) -> None:
+    def _refuse_empty_means(self, signal: AnyVector) -> None:
         """Rows that sum to nothing leave Theorem 3 nothing to go by."""
-        negligible = not np.any(signal)
-        if not negligible and signal.min() < 0:
+        least, _, magnitude = extent(signal)
+        negligible = not magnitude
+        if not negligible and least < 0:
             rms = node_signal(self.inputs, "rms")
             limit = max(1e-12, self._rounding**2)
             negligible = squared_norm(signal) < limit * squared_norm(rms)
@@ -267,7 +269,7 @@ class Study:
             )
 
     @cached_property
-    def _spectral_start(self) -> Vector:
+    def _spectral_start(self) -> AnyVector:
         """``X M`` with spectral ``M`` of unit variance."""
         weight = self._half_weight(self.feature_weights[0], "spectral")
         return self.features.times(weight.T.contiguous().double().numpy())
@@ -291,10 +293,10 @@ class Study:
         if first is None or self.trace.calls[0].width != x.size(-1) or first[1][0][0] != 0:
             return self.node_signal
         matrix = self._half_weight(first[0], "mirrored")
-        features = x.detach().to("cpu", torch.float32)
+        features, matrix = x.detach().float(), matrix.to(x.device)
         if features.layout == torch.strided:
-            return np.asarray((features @ matrix.T).double().numpy())
-        return np.asarray(torch.sparse.mm(features, matrix.T.contiguous()).double().numpy())
+            return vector_of(features @ matrix.T)
+        return vector_of(torch.sparse.mm(features, matrix.T.contiguous()))
 
     def _half_weight(self, name: str, distribution: str) -> Tensor:
         """``M``, of unit variance: the rows of a weight without those of opposite sign."""
@@ -392,7 +394,7 @@ class Study:
         if self.distribution not in PAIRED or self.num_classes is None:
             return ones
         gradient = self.inputs.label_gradient(self.num_classes)
-        return gradient if gradient is not None and np.any(gradient) else ones
+        return gradient if gradient is not None and squared_norm(gradient) else ones
 
     # --- the last layer --------------------------------------------------------------------
 

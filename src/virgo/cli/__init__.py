@@ -32,6 +32,7 @@ _COMMANDS = {
     "data": ("datasets", "the paper's datasets and others: list, prepare and check them"),
     "train": ("training", "train one network, with a live curve"),
     "sweep": ("sweeping", "run the paper's grids over methods and seeds; resumes after a stop"),
+    "bench": ("benching", "plan, step and sweep beside PyG's plain loop, on this machine"),
     "table": ("tables", "the paper's tables beside the measured ones, with statistical tests"),
 }
 

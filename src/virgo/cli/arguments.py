@@ -6,9 +6,14 @@ import argparse
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from virgo.errors import OptionError
+
+if TYPE_CHECKING:
+    import torch
+
+    from virgo.experiments.tasks.compute import Compute
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -71,6 +76,42 @@ def key_values(given: list[str] | None, option: str = "--where") -> dict[str, st
         if not all(word.partition("=")):
             raise OptionError(f"{option}: expected KEY=VALUE, got {word!r}.")
     return dict(word.split("=", 1) for word in given or ())
+
+
+def add_device(command: argparse.ArgumentParser, *, training: bool = False) -> None:
+    """Add ``--device``, and for commands that train ``--precision`` and ``--compile``."""
+    add = command.add_argument
+    add(
+        "--device",
+        metavar="auto|cpu|cuda|cuda:N|mps",
+        help="where to compute (default auto: CUDA, then MPS, then the CPU)",
+    )
+    if training:
+        add(
+            "--precision",
+            default="fp32",
+            choices=("fp32", "bf16"),
+            help="bf16: linear maps in bfloat16 (default fp32)",
+        )
+        add("--compile", action="store_true", help="torch.compile networks that run PyG's layers")
+
+
+def chosen_device(args: argparse.Namespace) -> torch.device:
+    """The device that ``--device`` names; says which one where that is not plain."""
+    from virgo.cli.progress import note
+    from virgo.devices import choose_device
+
+    device = choose_device(args.device)
+    if args.device == "auto" or (args.device is None and device.type != "cpu"):
+        note(f"device: {device}", style="dim")
+    return device
+
+
+def chosen_compute(args: argparse.Namespace) -> Compute:
+    """Device, precision and compilation, as options give them."""
+    from virgo.experiments.tasks.compute import Compute
+
+    return Compute(chosen_device(args), args.precision, args.compile)
 
 
 def check_ending(option: str, path: Path | None, *endings: str) -> None:

@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 
+from virgo.devices import CPU, forked_rng, has_csr
 from virgo.diagnostics import measure
 from virgo.experiments import data as datasets
 from virgo.init import plan
@@ -46,7 +47,10 @@ PICTURED = (
 
 
 def run(
-    out: Path, say: Callable[[str], None], track: Callable[[Iterable[str], str], Iterable[str]]
+    out: Path,
+    say: Callable[[str], None],
+    track: Callable[[Iterable[str], str], Iterable[str]],
+    device: torch.device = CPU,
 ) -> None:
     """Run the demonstration.
 
@@ -54,8 +58,10 @@ def run(
         out: folder for the figure.
         say: prints a line.
         track: iterates with a progress bar.
+        device: where it is run.
     """
     graph, description = datasets.demo_graph()
+    graph = graph.to(device)
     say(description)
     torch.set_num_threads(1)  # the matrices are small: more threads would wait for each other
     columns = {}
@@ -82,7 +88,9 @@ def run(
 def _model(graph: Data, case: tuple[str, dict[str, Any]], depth: int) -> GCN:
     method, options = case
     classes = int(graph.y.max()) + 1
-    model = GCN(graph.num_features, WIDTH, depth, classes, dropout=0.5, cached=True)
+    model = GCN(graph.num_features, WIDTH, depth, classes, dropout=0.5, cached=True).to(
+        graph.x.device
+    )
     plan(model, graph, method, **options).apply_(model)
     return model
 
@@ -92,9 +100,11 @@ def _range(values: list[float]) -> float:
 
 
 def _sparse(graph: Data) -> torch.Tensor:
-    """The adjacency as a CSR matrix, several times as fast as scattering."""
+    """The adjacency as a CSR matrix, several times as fast as scattering, where there is one."""
     edges, n = graph.edge_index, graph.num_nodes
-    ones = torch.ones(edges.size(1))
+    if not has_csr(edges.device):
+        return torch.as_tensor(edges)
+    ones = torch.ones(edges.size(1), device=edges.device)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         return torch.sparse_coo_tensor(
@@ -103,9 +113,8 @@ def _sparse(graph: Data) -> torch.Tensor:
 
 
 def _train(graph: Data, model: GCN) -> float:
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with forked_rng([graph.x.device], seed=0), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse invariant checks")
-        torch.manual_seed(0)
         optimiser = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
         adjacency = _sparse(graph)
         best, test = -1.0, 0.0
@@ -118,9 +127,9 @@ def _train(graph: Data, model: GCN) -> float:
             model.eval()
             with torch.no_grad():
                 right = model(graph.x, adjacency).argmax(1) == graph.y
-            validation = right[graph.val_mask].double().mean().item()
+            validation = right[graph.val_mask].float().mean().item()
             if validation > best:
-                best, test = validation, right[graph.test_mask].double().mean().item()
+                best, test = validation, right[graph.test_mask].float().mean().item()
     return test
 
 

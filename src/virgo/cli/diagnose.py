@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 import virgo
 from virgo.cli import demo as demonstration
 from virgo.cli import networks
-from virgo.cli.arguments import Subparsers, add_command, add_root, check_ending
+from virgo.cli.arguments import (
+    Subparsers,
+    add_command,
+    add_device,
+    add_root,
+    check_ending,
+    chosen_device,
+)
 from virgo.cli.progress import errors, reporting, track
 from virgo.diagnostics.comparing import METHODS, wants_depth
 from virgo.errors import DataError, OptionError
@@ -43,7 +50,7 @@ def load_data(args: argparse.Namespace) -> tuple[Data, str, list[str]]:
         data = copy.copy(data)
         del data.train_mask
         notes = [*notes, "the loss is over all nodes, not over the training nodes"]
-    return data, name, notes
+    return data.to(getattr(args, "on", "cpu")), name, notes
 
 
 def _target(args: argparse.Namespace) -> str | None:
@@ -124,7 +131,10 @@ def load_object(spec: str) -> Callable[..., Any]:
 def model_maker(args: argparse.Namespace, data: Data) -> Callable[..., Any]:
     """A function ``depth -> model`` with the data's features and classes, or the user's own."""
     if args.model not in MODELS:
-        return load_object(args.model)
+        make = load_object(args.model)
+        if wants_depth(make):
+            return lambda depth: make(depth).to(args.on)
+        return lambda: make().to(args.on)
     from torch_geometric import nn
 
     kind = getattr(nn, MODELS[args.model])
@@ -135,7 +145,7 @@ def model_maker(args: argparse.Namespace, data: Data) -> Callable[..., Any]:
         )
     classes = int(data.y.max()) + 1
     width = WIDTH if args.width is None else args.width
-    return lambda depth: kind(data.num_features, width, depth, classes)
+    return lambda depth: kind(data.num_features, width, depth, classes).to(args.on)
 
 
 def write(result: Any, args: argparse.Namespace) -> None:
@@ -157,7 +167,8 @@ def outputs(args: argparse.Namespace) -> list[Path]:
 
 def demo(args: argparse.Namespace) -> int:
     """Run the demonstration."""
-    demonstration.run(args.out, lambda line: print(line, flush=True), track)
+    device = chosen_device(args)
+    demonstration.run(args.out, lambda line: print(line, flush=True), track, device)
     return 0
 
 
@@ -170,6 +181,7 @@ def methods(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> int:
     """Print the report on a model; exit code 1 if it is bad."""
+    args.on = chosen_device(args)
     outputs(args)
     args.target = _target(args)
     given = {k: v for k, v in (("change", args.change), ("watch", args.watch)) if v}
@@ -204,6 +216,7 @@ def _check_graph(args: argparse.Namespace, limits: virgo.Thresholds) -> tuple[An
 
 def compare(args: argparse.Namespace) -> int:
     """Print the comparison of all methods."""
+    args.on = chosen_device(args)
     outputs(args)
     args.target = _target(args)
     dataset = networks.find(args)
@@ -266,6 +279,7 @@ def add_to(commands: Subparsers) -> None:
         "accuracy comparison, and draws a figure. Takes under a minute.",
     )
     command.add_argument("--out", type=Path, default=Path("out"), help="folder for the figure")
+    add_device(command)
     add_command(commands, "methods", methods, "Lists the initialisation methods.")
     _add_check(commands)
     _add_compare(commands)
@@ -385,6 +399,7 @@ def _add_subject(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="loss over all nodes, as in the paper's theorem, not over the training nodes",
     )
+    add_device(command)
     _add_outputs(command)
 
 

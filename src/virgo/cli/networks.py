@@ -39,13 +39,13 @@ def find(args: argparse.Namespace) -> Any:
 def subject(args: argparse.Namespace, dataset: Any, layers: int | None) -> Any:
     """The task's network before training, of the size asked for or the paper's."""
     from virgo.experiments.sweep.grids import ARCHITECTURE, grid
-    from virgo.experiments.tasks import Settings, task_of
+    from virgo.experiments.tasks import Compute, Settings, task_of
 
     own = grid(_TABLES[dataset.task], dataset.name, args.model).configurations()[0]
     sizes = {key: own[key] for key in ARCHITECTURE if key in own}
     given = {"num_layers": layers, "hidden_channels": args.width}
     settings = Settings.of(sizes | {k: value for k, value in given.items() if value is not None})
-    task = task_of(dataset)
+    task = task_of(dataset, Compute(args.on))
     how = {"norms": args.norms} if dataset.task == "graph" else {}
     if args.graphs is not None:
         how["max_graphs"] = args.graphs

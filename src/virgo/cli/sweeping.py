@@ -17,7 +17,14 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from virgo.cli.arguments import Subparsers, add_command, add_root, key_values
+from virgo.cli.arguments import (
+    Subparsers,
+    add_command,
+    add_device,
+    add_root,
+    chosen_compute,
+    key_values,
+)
 from virgo.cli.progress import errors, note
 from virgo.cli.signals import Interruption
 from virgo.cli.studying import OUT, STORAGE, add_study, own_study
@@ -71,6 +78,7 @@ def sweep(args: argparse.Namespace) -> int:
         str(args.root) if args.root else None,
         args.curves or protocol == "released",  # whose epoch is chosen by the curves
         retry=args.retry_failed,
+        compute=chosen_compute(args),
         **{"runner": RELEASED} if protocol == "released" else {},
         **{name: vars(args)[name] for name in ("runner", "loader") if name in args},
     )
@@ -351,7 +359,12 @@ def _add_options(command: argparse.ArgumentParser) -> None:
     add("--retry-failed", action="store_true", help="run seeds again that failed")
     add("--dry-run", action="store_true", help="only print what is to run and the hours")
     add("--curves", action="store_true", help="keep validation curves in the records")
-    add("--jobs", type=int, help="worker processes (default: one per core; 0 or 1: none)")
+    add(
+        "--jobs",
+        type=int,
+        help="worker processes (default: one per core; 0 or 1: none); on GPUs, per GPU (default 1)",
+    )
+    add_device(command, training=True)
     _add_storage(command)
     add(
         "--grace",

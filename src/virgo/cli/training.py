@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,10 @@ from rich.text import Text
 from virgo.cli.arguments import (
     Subparsers,
     add_command,
+    add_device,
     add_root,
     check_ending,
+    chosen_compute,
     writable_folder,
     write_text,
 )
@@ -46,6 +49,7 @@ def train(args: argparse.Namespace) -> int:
     import virgo
     from virgo.experiments.tasks import Settings, Training, checkpoint, task_of
 
+    compute = chosen_compute(args)
     if args.threads:
         torch.set_num_threads(args.threads)
     torch.set_flush_denormal(True)  # vanished gradients are denormal, and denormals are slow
@@ -55,7 +59,7 @@ def train(args: argparse.Namespace) -> int:
     if args.resume:
         saved = checkpoint.load(args.resume)
         dataset = virgo.data.load(saved.header["dataset"], args.root)
-        training = saved.resume(task_of(dataset), args.epochs)
+        training = saved.resume(task_of(dataset, compute), args.epochs)
         epochs = saved.curve
     else:
         if not args.dataset:
@@ -65,15 +69,19 @@ def train(args: argparse.Namespace) -> int:
         given = {name: value for name in names if (value := getattr(args, name, None)) is not None}
         given |= {"patience": None} if args.no_early_stopping else {}
         settings = Settings.of(_paper_settings(args, given) | given)
-        training = Training(task_of(dataset), args.model, _init(args), settings, args.seed)
+        task = task_of(dataset, compute)
+        with _fitting(args):
+            training = Training(task, args.model, _init(args), settings, args.seed)
         epochs = []
     try:
-        _run(training, epochs, args.save)
+        with _fitting(args):
+            _run(training, epochs, args.save)
     except KeyboardInterrupt as error:
         return _stopped(Interruption.of(error), training, args.save, epochs)
     if args.save:
         print(f"wrote {checkpoint.save(training, args.save, epochs)}")
-    outcome = training.finish()
+    with _fitting(args):
+        outcome = training.finish()
     _print(training, outcome)
     _write(args, training, outcome, epochs)
     return 0 if outcome.status == "ok" else 1
@@ -98,6 +106,24 @@ def _paper_settings(args: argparse.Namespace, given: Mapping[str, object]) -> di
     if words:
         note(f"from the middle of the paper's grid ({table}): {words}", style="dim")
     return dict(config)
+
+
+@contextmanager
+def _fitting(args: argparse.Namespace) -> Iterator[None]:
+    """A lack of memory as one line that says what to change."""
+    from virgo.experiments.tasks.outcome import is_out_of_memory
+
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        size = "the default" if args.batch_size is None else args.batch_size
+        raise OptionError(
+            f"--batch-size: expected batches that fit in memory, got {size} and: "
+            f"{str(error).splitlines()[0]} Lower --batch-size, sample with --num-neighbors, or "
+            f"narrow the network with --hidden."
+        ) from error
 
 
 def _init(args: argparse.Namespace) -> str:
@@ -192,6 +218,7 @@ def _write(
             "init": training.init,
             "settings": training.settings.to_dict(),
             "seed": training.seed,
+            **training.task.compute.words(),
             "outcome": {k: v for k, v in asdict(outcome).items() if k != "curve"},
             "curve": [e._asdict() for e in epochs],
             "versions": versions(),
@@ -219,6 +246,7 @@ def add_to(commands: Subparsers) -> None:
         "virgo train --dataset cora --init virgo-backward+mirrored --layers 64 --dropout 0 "
         "--save run.safetensors",
         "virgo train --resume run.safetensors --epochs 2000",
+        "virgo train --dataset ogbl-collab --model sage --device cuda --precision bf16",
     )
     add = command.add_argument
     add("--dataset", help="a name of virgo data list, or like:NAME[@scale]")
@@ -227,6 +255,7 @@ def add_to(commands: Subparsers) -> None:
     _add_initialisation(command)
     _add_settings(command)
     add("--seed", type=int, default=0, help="seed of all random draws (default 0)")
+    add_device(command, training=True)
     add("--threads", type=int, help="threads of PyTorch; 1 is best on a small graph")
     add("--save", type=Path, metavar="FILE.safetensors", help="write the run here")
     add(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from virgo.devices import widest
 from virgo.network.inputs import Inputs
 from virgo.network.probe import Pass
 from virgo.network.profile import effective_rank
@@ -104,7 +105,7 @@ def look(index: int, name: str, tensors: list[Tensor], inputs: Inputs) -> Layer:
     if len(tensors) == 1 and tensors[0].dim() == 2:
         h = tensors[0].detach()
         h = h if h.layout == torch.strided else h.to_dense()
-        dead = float((h == 0).all(0).double().mean())
+        dead = float((h == 0).all(0).to(widest(h)).mean())
         rank = effective_rank(h)
         distance = _mean_average_distance(h)
         if energy > 0:
@@ -163,7 +164,7 @@ def _in_pieces(h: Tensor) -> Iterator[Tensor]:
     dense = h.detach() if h.layout == torch.strided else h.detach().to_dense()
     rows = dense.flatten(0, -2) if h.dim() > 1 else dense.reshape(1, -1)
     for piece in rows.split(max(1, _AT_A_TIME // max(1, rows.size(1)))):
-        yield piece.double()
+        yield piece.to(widest(piece))
 
 
 def _dirichlet(h: Tensor, inputs: Inputs) -> tuple[float, float]:
@@ -175,13 +176,15 @@ def _dirichlet(h: Tensor, inputs: Inputs) -> tuple[float, float]:
     scale = degree.rsqrt()[:, None]
     total = edges.size(1)
     if total > SAMPLED_EDGES:
-        generator = torch.Generator().manual_seed(0)
-        edges = edges[:, torch.randint(total, (SAMPLED_EDGES,), generator=generator)]
+        generator = torch.Generator("cpu").manual_seed(0)
+        picks = torch.randint(total, (SAMPLED_EDGES,), generator=generator, device="cpu")
+        edges = edges[:, picks.to(edges.device)]
     normalized = plain = 0.0
     for part in edges.split(max(1, _AT_A_TIME // max(1, h.size(1))), dim=1):
         a, b = h[part[0]], h[part[1]]
-        plain += float((a - b).double().square().sum())
-        normalized += float((a * scale[part[0]] - b * scale[part[1]]).double().square().sum())
+        plain += float((a - b).to(widest(h)).square().sum())
+        difference = a * scale[part[0]] - b * scale[part[1]]
+        normalized += float(difference.to(widest(h)).square().sum())
     # both ends of an undirected edge are stored, hence the half
     half = 0.5 * total / edges.size(1)
     return half * normalized, half * plain
@@ -189,7 +192,7 @@ def _dirichlet(h: Tensor, inputs: Inputs) -> tuple[float, float]:
 
 def _mean_average_distance(h: Tensor) -> float:
     r"""Mean of ``1 - cos`` over all pairs, through :math:`\|\sum_i u_i\|^2`: linear in nodes."""
-    total, count = torch.zeros(h.size(1), dtype=torch.float64, device=h.device), 0
+    total, count = torch.zeros(h.size(1), dtype=widest(h), device=h.device), 0
     for rows in _in_pieces(h):  # the squares of small numbers vanish in a narrower type
         norms = rows.norm(dim=1)
         alive = norms > 0

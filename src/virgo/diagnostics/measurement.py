@@ -36,6 +36,7 @@ from virgo.network.probe import (
     with_gradients,
 )
 from virgo.network.profile import as_in_training
+from virgo.network.replicas import needs_replica, replica_of
 from virgo.network.trace import Call, Trace, watch
 from virgo.plans import Plan
 from virgo.report.text import plain_numbers, show, text_table
@@ -179,6 +180,8 @@ def read_subject(
 ) -> PreparedModel:
     """Read the data, and sample it if ``nodes`` says so."""
     bare = unwrap(model)
+    if needs_replica(bare):  # sharded: measured on all of it
+        bare = replica_of(bare, reading.device_of(data), seed)
     if is_uninitialised(bare):
         raise LayerError(
             f"{type(bare).__name__}: expected initialised parameters, got lazy ones. "

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
 from torch import Tensor
 
 from virgo import theory
+from virgo.devices import widest
 from virgo.diagnostics.measurement import Measurement, TracedModel
 from virgo.errors import GraphError, VirgoError
 from virgo.graph.amplitudes import Direction, hops
-from virgo.graph.vectors import Vector
+from virgo.graph.device import vector_of
+from virgo.graph.vectors import AnyVector, extent, squared_norm
 from virgo.layers import Term
 from virgo.network.inputs import Inputs
 from virgo.network.probe import Loss
@@ -51,36 +52,36 @@ def predict(
 
 def _forward(study: Study, weights: Mapping[str, float]) -> list[float]:
     signal = study.node_signal
-    if not np.any(signal):
+    if not extent(signal).magnitude:
         raise GraphError("data.x: the mean feature of every node is zero")
     shares = _shares(study, weights, signal, "forward")
-    return theory.forward_variance(shares, float(signal @ signal) / signal.size)
+    return theory.forward_variance(shares, squared_norm(signal) / study.inputs.num_nodes)
 
 
 def _backward(
     study: Study, weights: Mapping[str, float], loss: Loss | None, measured: float
 ) -> list[float]:
     """From the logits under the default loss, otherwise from the gradient that was measured."""
-    labelled = np.ones(study.inputs.num_nodes) if loss is not None else _labelled(study.inputs)
+    labelled = study.inputs.ones() if loss is not None else _labelled(study.inputs)
     classes = study.infer_classes(None) if loss is None else None
     shares = _shares(study, weights, labelled, "backward")
     output = measured
     if classes is not None:
-        count = float(labelled.sum())
-        output = theory.logits_gradient_variance(labelled.size, classes, count)
+        count = extent(labelled).total
+        output = theory.logits_gradient_variance(study.inputs.num_nodes, classes, count)
     return theory.backward_variance(shares, output, classes)
 
 
-def _labelled(inputs: Inputs) -> Vector:
+def _labelled(inputs: Inputs) -> AnyVector:
     """One at each node that the default loss is taken over."""
     mask = inputs.data.get("train_mask")
     if isinstance(mask, Tensor) and mask.shape == (inputs.num_nodes,) and bool(mask.any()):
-        return mask.cpu().numpy().astype(float)
-    return np.ones(inputs.num_nodes)
+        return vector_of(mask.to(inputs.device))
+    return inputs.ones()
 
 
 def _shares(
-    study: Study, weights: Mapping[str, float], start: Vector, direction: Direction
+    study: Study, weights: Mapping[str, float], start: AnyVector, direction: Direction
 ) -> list[theory.LayerShares]:
     """Every layer's terms as the theorems need them: what the graph does, fan and variance."""
     carried = hops(study.trace.calls, study.operators, start, direction)
@@ -93,7 +94,7 @@ def _shares(
         fan = term.fans(weight.shape)[direction == "backward"]
         variance = weights.get(name)
         if variance is None:
-            variance = float(weight.double().square().mean())
+            variance = float(weight.to(widest(weight)).square().mean())
         return theory.TermShare(norm, fan, variance)
 
     return [

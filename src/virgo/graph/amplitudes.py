@@ -32,6 +32,7 @@ from virgo.graph.vectors import (
     magnitudes,
     root_of_squares,
     scaled,
+    signed_sum,
     squared_norm,
 )
 
@@ -234,7 +235,7 @@ class _Walk:
             joined = root_of_squares(parts)
         else:
             signs = [self._rng.choice([-1.0, 1.0], size=part.shape[1]) for part in parts]
-            joined = np.asarray(sum(part * sign for part, sign in zip(parts, signs, strict=True)))
+            joined = signed_sum(parts, signs)
         return joined, squared_norm(joined)
 
 

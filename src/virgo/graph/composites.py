@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from virgo.errors import OptionError
 from virgo.graph.operators import GraphOperators, NodeOperator
@@ -57,9 +59,9 @@ class Composite:
     ) -> AnyVector:
         """Apply it; every part reads ``x``, so its memory is never used."""
         given = _array(x)
-        total = np.zeros_like(given)
+        total: Any = 0.0
         for coefficient, factors in self.parts:
-            total += coefficient * reduce(lambda y, factor: factor(y), factors[::-1], given)
+            total = total + coefficient * reduce(lambda y, factor: factor(y), factors[::-1], given)
         return total
 
 
@@ -105,18 +107,18 @@ class Polynomial:
         """Apply it; ``x`` is read in every hop, so its memory is never used."""
         given = _array(x)
         b1: Vector = self.coefficients[-1] * given
-        b2: Vector = np.zeros_like(given)
+        b2: Any = 0.0
         for k in range(len(self.coefficients) - 2, -1, -1):
             hop = self.base(b1)
             step = self.coefficients[k] * given + hop
             if self.chebyshev:
-                step += (hop if k else 0.0) - b2
+                step = step + ((hop if k else 0.0) - b2)
             b1, b2 = step, b1
         return b1
 
 
-def _array(x: AnyVector) -> Vector:
-    if not isinstance(x, np.ndarray):
+def _array(x: AnyVector) -> AnyVector:
+    if not isinstance(x, (np.ndarray, Tensor)):
         raise OptionError(
             f"operator: expected an array for a sum of operators, got {type(x).__name__}. Load the "
             f"graph as virgo.Graph."

@@ -253,6 +253,9 @@ class Graph(GraphOperators):
             when it is handed a sparse adjacency (``False``).
     """
 
+    #: Whether some of the edges can be picked.
+    has_edges_in_memory = True
+
     @named_options
     def __init__(
         self,
@@ -263,7 +266,7 @@ class Graph(GraphOperators):
         keep_loops: bool = True,
     ) -> None:
         index = edge_index.detach().cpu()
-        _check(index, num_nodes, edge_weight)
+        check_edges(index, num_nodes, edge_weight)
         weighted = edge_weight is not None
         super().__init__(num_nodes, index.size(1), is_weighted=weighted, keep_loops=keep_loops)
         self._sources: Indices = np.ascontiguousarray(index[0].numpy())
@@ -360,9 +363,10 @@ class Graph(GraphOperators):
         kept -= total
         return kept
 
-    def where(self, mask: npt.NDArray[np.bool_]) -> Graph:
+    def where(self, mask: Tensor | npt.NDArray[np.bool_]) -> Graph:
         """The graph of some of the edges, each of weight one, on the same nodes."""
-        if type(self) is not Graph:
+        mask = mask.cpu().numpy() if isinstance(mask, Tensor) else mask
+        if not self.has_edges_in_memory:
             raise GraphError(
                 "Graph.where: expected a graph in memory, got one on disk. Open it as virgo.Graph."
             )
@@ -403,12 +407,12 @@ class Graph(GraphOperators):
         Returns:
             The operator.
         """
-        loops = self.loop_weights()[0].astype(np.float64)
+        loops = self.loop_weights()[0] * 1.0  # floating: without weights they are counts
         degree = (self.reversed if by_source else self).in_weight - loops
         if normalization is None:
             largest = float(degree.max())
             return Operator(self, left=-1.0 / largest, loop=largest - degree - loops)
-        root = self.inverse_root(degree.copy())
+        root = self.inverse_root(degree)
         if normalization == "sym":
             return Operator(self, left=-root, right=root, loop=-loops)
         side = {"left": -root * root} if not by_source else {"left": -1.0, "right": root * root}
@@ -525,7 +529,7 @@ class Operator:
         return backend.multiply(self, x, overwrite, out)
 
 
-def _check(index: Tensor, num_nodes: int, weight: Tensor | None) -> None:
+def check_edges(index: Tensor, num_nodes: int, weight: Tensor | None) -> None:
     """Refuse what the compiled loops would follow out of their arrays."""
     whole = not (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool)
     if index.dim() != 2 or index.size(0) != 2 or not whole or index.layout != torch.strided:

@@ -26,10 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from virgo.devices import has_csr, widest
 from virgo.errors import GraphError
 from virgo.graph.amplitudes import Stages, Step
+from virgo.graph.device import vector_of
 from virgo.graph.operators import NodeOperator
-from virgo.graph.vectors import Vector, squared_norm
+from virgo.graph.vectors import AnyVector, Vector, squared_norm
 
 #: Columns beyond the wanted ones, and products with ``G``, of a subspace iteration.
 OVERSAMPLE, ITERATIONS = 16, 4
@@ -54,11 +56,13 @@ class Features:
         self.shape = (int(x.shape[0]), int(x.shape[1]))
         self._dense: Any = x
         self._sparse: Tensor | None = None
+        self._device, self._wide = torch.device("cpu"), torch.float64
         if isinstance(x, Tensor):
-            x = x.detach().cpu()
-            self._dense = x
-            if x.layout != torch.strided or int(x.count_nonzero()) < SPARSE * x.numel():
-                self._sparse = x.to_sparse_coo().double().coalesce()
+            self._dense = x = x.detach()
+            self._device, self._wide = x.device, widest(x)
+            is_dense = x.layout == torch.strided
+            if not is_dense or (has_csr(x.device) and is_mostly_zero(x)):
+                self._sparse = x.to_sparse_coo().to(self._wide).coalesce()
 
     @cached_property
     def _transposed(self) -> Tensor:
@@ -70,8 +74,8 @@ class Features:
     def squares(self) -> float:
         """The sum of squares."""
         if self._sparse is not None:
-            return squared_norm(self._sparse.values().numpy())
-        return math.fsum(squared_norm(rows.numpy()) for _, rows in self._rows())
+            return squared_norm(vector_of(self._sparse.values()))
+        return math.fsum(squared_norm(vector_of(rows)) for _, rows in self._rows())
 
     def _rows(self) -> Iterator[tuple[slice, Tensor]]:
         step = max(1, _CHUNK // max(1, self.shape[1]))
@@ -79,27 +83,34 @@ class Features:
             rows = self._dense[begin : begin + step]
             if not isinstance(rows, Tensor):  # a copy: a file's rows are read-only
                 rows = torch.from_numpy(np.array(rows, dtype=np.float64))
-            yield slice(begin, begin + step), rows.double()
+            yield slice(begin, begin + step), rows.to(self._wide)
 
-    def times(self, block: Vector) -> Vector:
-        """``X block``."""
-        given = torch.from_numpy(block)
+    def times(self, block: Vector) -> AnyVector:
+        """``X block``, where the features are."""
+        given = torch.from_numpy(block).to(self._device, self._wide)
         if self._sparse is not None:
-            return np.asarray(torch.sparse.mm(self._sparse, given).numpy())
-        out = torch.empty(self.shape[0], given.size(1), dtype=torch.float64, device="cpu")
+            return vector_of(torch.sparse.mm(self._sparse, given))
+        out = torch.empty(self.shape[0], given.size(1), dtype=self._wide, device=self._device)
         for at, rows in self._rows():
             torch.mm(rows, given, out=out[at])
-        return out.numpy()
+        return vector_of(out)
 
-    def transposed_times(self, block: Vector) -> Vector:
-        """``X^T block``."""
-        given = torch.from_numpy(np.ascontiguousarray(block))
+    def transposed_times(self, block: AnyVector) -> Vector:
+        """``X^T block``, on the host: it has a row per feature and none per node."""
+        on_host = isinstance(block, np.ndarray)
+        given = torch.from_numpy(np.ascontiguousarray(block)) if on_host else block
         if self._sparse is not None:
-            return np.asarray(torch.sparse.mm(self._transposed, given).numpy())
-        out = torch.zeros(self.shape[1], given.size(1), dtype=torch.float64, device="cpu")
-        for at, rows in self._rows():
-            out.addmm_(rows.T, given[at])
-        return out.numpy()
+            out = torch.sparse.mm(self._transposed, given)
+        else:
+            out = given.new_zeros(self.shape[1], given.size(1))
+            for at, rows in self._rows():
+                out.addmm_(rows.T, given[at])
+        return np.asarray(out.cpu().double().numpy())
+
+
+def is_mostly_zero(x: Tensor) -> bool:
+    """Whether a dense matrix is better multiplied as a sparse one."""
+    return int(x.count_nonzero()) < SPARSE * x.numel()
 
 
 class LinearNetwork:
@@ -189,7 +200,7 @@ def _apply(sign: float, operator: NodeOperator, x: Vector) -> Vector:
 
 
 def _total(parts: Sequence[Vector]) -> Vector:
-    return parts[0] if len(parts) == 1 else np.asarray(sum(parts[1:], start=parts[0]))
+    return parts[0] if len(parts) == 1 else sum(parts[1:], start=parts[0])
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,25 @@ def _root_of_squares(first: AnyVector, parts: Sequence[AnyVector]) -> AnyVector:
     raise TypeError(f"no vector: {type(first).__name__}")
 
 
+def signed_sum(parts: Sequence[AnyVector], signs: Sequence[Vector]) -> AnyVector:
+    """The sum of blocks of columns, each column with its sign.
+
+    Args:
+        parts: blocks of one shape.
+        signs: one number per column of each.
+
+    Returns:
+        A new block.
+    """
+    return _signed_sum(parts[0], parts, signs)
+
+
+@singledispatch
+def _signed_sum(first: AnyVector, parts: Sequence[AnyVector], signs: Sequence[Vector]) -> AnyVector:
+    """Dispatches on the first part; register a kind of vector here."""
+    raise TypeError(f"no vector: {type(first).__name__}")
+
+
 @squared_norm.register
 def _(x: np.ndarray) -> float:
     flat = x.reshape(-1)
@@ -113,6 +132,11 @@ def _(first: np.ndarray, parts: Sequence[Vector]) -> Vector:
         total += part * part
     np.sqrt(total, out=total)
     return total
+
+
+@_signed_sum.register
+def _(first: np.ndarray, parts: Sequence[Vector], signs: Sequence[Vector]) -> Vector:
+    return np.asarray(sum(part * sign for part, sign in zip(parts, signs, strict=True)))
 
 
 class Workspace:

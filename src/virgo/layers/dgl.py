@@ -10,23 +10,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from virgo.errors import LayerError
-from virgo.graph.operators import Graph, Operator, Vector
+from virgo.graph.operators import Graph, Operator
 from virgo.layers.registry import LayerView, Stage, Term, register_layer
 
 _HOME = "dgl.nn.pytorch.conv"
 
 
-def _clamped(count: Vector, power: float) -> Vector:
-    """``max(count, 1) ** power``."""
-    return np.maximum(count, 1.0) ** power
-
-
-def _inverse_root(weight: Vector) -> Vector:
-    """``weight ** -0.5``, and 0 for a node without edges."""
-    return np.power(weight, -0.5, out=np.zeros_like(weight), where=weight != 0)
+def _clamped(graph: Graph, power: float) -> Any:
+    """``max(count, 1) ** power`` of the edges that enter each node."""
+    return graph.at_least_one(graph.in_count) ** power
 
 
 @register_layer(f"{_HOME}.graphconv.GraphConv")
@@ -39,8 +32,8 @@ def _graph_conv(layer: Any, view: LayerView) -> list[Stage]:
 def _normalised(graph: Graph, norm: str) -> Operator:
     """``D_in^-1/2 A D_out^-1/2`` (both), ``D_in^-1 A`` (right), ``A D_out^-1`` (left) or ``A``."""
     power = -0.5 if norm == "both" else -1.0
-    left = _clamped(graph.in_count, power) if norm in ("both", "right") else 1.0
-    right = _clamped(graph.reversed.in_count, power) if norm in ("both", "left") else 1.0
+    left = _clamped(graph, power) if norm in ("both", "right") else 1.0
+    right = _clamped(graph.reversed, power) if norm in ("both", "left") else 1.0
     return Operator(graph, left=left, right=right)
 
 
@@ -75,8 +68,9 @@ def _sg(layer: Any, view: LayerView) -> list[Stage]:
     if layer.norm is not None:
         raise LayerError("SGConv(norm=...), which scales its features by itself")
     if graph.is_weighted:
-        left, right = _inverse_root(graph.in_weight), _inverse_root(graph.reversed.in_weight)
+        back = graph.reversed
+        left, right = graph.inverse_root(graph.in_weight), back.inverse_root(back.in_weight)
     else:
-        left = right = _clamped(graph.in_count, -0.5)
+        left = right = _clamped(graph, -0.5)
     operator = Operator(graph, left=left, right=right).times(layer._k)
     return [(Term(operator, "fc.weight"),)]

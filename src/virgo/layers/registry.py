@@ -100,9 +100,9 @@ class LayerView:
         """The edges of each relation, from 0 to ``count - 1``."""
         if self.edge_type is None:
             raise LayerError("relations of edges (edge_type) that are none of the data's tensors")
-        if type(self.graph) is not Graph:
+        if not self.graph.has_edges_in_memory:
             raise LayerError("relations of edges that are not in memory")
-        kinds = self.edge_type.detach().cpu().reshape(-1).numpy()
+        kinds = self.edge_type.detach().reshape(-1)
         return [self.graph.where(kinds == relation) for relation in range(count)]
 
     def mlp(self, operator: NodeOperator, prefix: str) -> list[Stage]:

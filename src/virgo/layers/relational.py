@@ -35,7 +35,7 @@ def _joined(operators: Sequence[NodeOperator], shares: Tensor | None) -> list[No
     """An operator per weight: each relation's, or per basis the sum of all with its shares."""
     if shares is None:
         return list(operators)
-    columns = shares.detach().cpu().double().T.tolist()
+    columns = shares.detach().T.tolist()
     return [
         Composite(tuple((c, (p,)) for c, p in zip(column, operators, strict=True)))
         for column in columns

@@ -12,18 +12,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
+from virgo.devices import has_csr, widest
 from virgo.errors import GraphError, LayerError
+from virgo.graph.device import graph_of, vector_of
 from virgo.graph.neighbourhoods import grow
 from virgo.graph.operators import Graph
-from virgo.graph.vectors import Vector
+from virgo.graph.vectors import AnyVector, extent
 from virgo.network import dgl_graphs
 
 Forward = Callable[[nn.Module, Any], Any]
+_CPU = torch.device("cpu")
 
 NO_EDGES = (
     "data.edge_index: expected a tensor of shape [2, num_edges], got NoneType. "
@@ -51,7 +53,9 @@ class Inputs:
 
     data: Any
     sampled: dict[str, Any] | None = None
-    _signals: dict[str, Vector] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _signals: dict[str, AnyVector] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     @property
     def is_hetero(self) -> bool:
@@ -103,7 +107,14 @@ class Inputs:
 
     def ones(self) -> Any:
         """The number one for every node."""
-        return np.ones(self.num_nodes)
+        return vector_of(torch.ones(self.num_nodes, dtype=widest(self.device), device=self.device))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the features are, or without any the edges: planning happens there."""
+        if self.x is not None:
+            return self.x.device
+        return self.edges()[0].device if self.has_edges and not self.is_hetero else _CPU
 
     def check_signal(self, looks_up: bool) -> list[str]:
         """Refuse NaN, infinite and all-zero features, which are wrong for every method.
@@ -121,24 +132,24 @@ class Inputs:
             return []
         if self.x is None or looks_up:
             return [NO_FEATURES]
-        if not np.any(self.signal("mean")) and not np.any(self.signal("rms")):
+        if not any(extent(self.signal(kind)).magnitude for kind in ("mean", "rms")):
             raise GraphError(
                 "data.x: expected features, got only zeros. Virgo scales what the features send "
                 "through the graph; pass real features (or ones)."
             )
         return []
 
-    def label_gradient(self, num_classes: int) -> Vector | None:
+    def label_gradient(self, num_classes: int) -> AnyVector | None:
         """``1/C`` minus the one-hot label on the training nodes; None without such labels."""
         y = self.data.get("y")
-        if not is_classes(y):
+        if not is_classes(y) or y.numel() != self.num_nodes:
             return None
-        gradient = np.full((self.num_nodes, num_classes), 1.0 / num_classes)
-        gradient[np.arange(self.num_nodes), y.reshape(-1).cpu().numpy()] -= 1.0
+        one_hot = nn.functional.one_hot(y.reshape(-1).long(), num_classes)
+        gradient = 1.0 / num_classes - one_hot.to(widest(y))
         mask = self.data.get("train_mask")
         if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 1:
-            gradient[~mask.cpu().numpy()] = 0.0
-        return gradient
+            gradient[~mask] = 0.0
+        return vector_of(gradient.to(self.device))
 
     def facts(self) -> dict[str, Any]:
         """What a plan records of the graph."""
@@ -162,9 +173,10 @@ class Inputs:
     def graph(self, edge_weight: Tensor | None = None) -> Graph:
         """The operators' view of the edges, with the weights a layer is given."""
         edge_index, values = self.edges()
+        edge_index = edge_index.to(self.device)
         if values is not None:
-            return Graph(edge_index, self.num_nodes, values, keep_loops=False)
-        return Graph(edge_index, self.num_nodes, edge_weight)
+            return graph_of(edge_index, self.num_nodes, values, keep_loops=False)
+        return graph_of(edge_index, self.num_nodes, edge_weight)
 
     def few_nodes(self) -> Inputs:
         """A subgraph of a few edges with everything the model may ask for, to watch it run."""
@@ -205,8 +217,10 @@ class Inputs:
         """A connected sample of about ``nodes`` nodes with everything the model may ask for."""
         if self.is_hetero:
             raise GraphError("nodes: expected one kind of node, got a HeteroData. Sample it first.")
-        chosen = torch.from_numpy(grow(self.graph(), nodes, seed))
-        return self._among(chosen)
+        edge_index = self.edges()[0]
+        # neighbours are followed on the CPU: the edges, not the features, come there
+        chosen = torch.from_numpy(grow(Graph(edge_index, self.num_nodes), nodes, seed))
+        return self._among(chosen.to(edge_index.device))
 
     def _among(self, nodes: Tensor) -> Inputs:
         """The graph on ``nodes`` (sorted) and the edges among them."""
@@ -250,6 +264,8 @@ class Inputs:
 
         def convert(value: Tensor, key: str) -> Tensor:
             to_float = value.is_floating_point() or (key == "x" and not embeds)
+            if key == "x" and value.layout != torch.strided and not has_csr(like.device):
+                value = value.to_dense()  # that device has no sparse tensors
             return value.to(like.device, like.dtype if to_float else value.dtype)
 
         data = copy.copy(self.data)
@@ -285,7 +301,7 @@ def _like(
     return small.to_sparse(layout=adjacency.layout) if adjacency.layout != small.layout else small
 
 
-def node_signal(inputs: Inputs, kind: str) -> Vector:
+def node_signal(inputs: Inputs, kind: str) -> AnyVector:
     """One float64 per node: the mean of its features (the paper) or their root mean square.
 
     Rows are reduced a chunk at a time, so no second copy of the feature matrix is made.
@@ -302,35 +318,36 @@ def node_signal(inputs: Inputs, kind: str) -> Vector:
     """
     x = inputs.x
     if x is None:
-        return np.ones(inputs.num_nodes)
+        return inputs.ones()
     if x.dim() == 1:
         x = x[:, None]
     out = _sparse_rows(x, kind) if x.layout != torch.strided else _dense_reduce(x, kind)
-    if not np.isfinite(out).all():
-        bad = int(np.flatnonzero(~np.isfinite(out))[0])
+    finite = torch.isfinite(out)
+    if not bool(finite.all()):
+        bad = int((~finite).nonzero()[0])
         raise GraphError(
             f"data.x: expected finite features, got NaN or infinity (first at node {bad}). "
             f"Clean the features, e.g. torch.nan_to_num(data.x)."
         )
-    return out
+    return vector_of(out)
 
 
-def _dense_reduce(x: Tensor, kind: str) -> Vector:
+def _dense_reduce(x: Tensor, kind: str) -> Tensor:
     rows = max(1, _CHUNK // max(1, x.size(1)))
     parts = []
     for chunk in x.detach().split(rows):
-        wide = chunk.double()
+        wide = chunk.to(widest(chunk))
         parts.append(wide.mean(1) if kind == "mean" else wide.square().mean(1).sqrt())
-    return torch.cat(parts).cpu().numpy()
+    return torch.cat(parts)
 
 
-def _sparse_rows(x: Tensor, kind: str) -> Vector:
+def _sparse_rows(x: Tensor, kind: str) -> Tensor:
     coo = x.detach().to_sparse_coo().coalesce()
-    values = coo.values().double()
-    total = torch.zeros(x.size(0), dtype=torch.float64, device=x.device)
+    values = coo.values().to(widest(x))
+    total = torch.zeros(x.size(0), dtype=values.dtype, device=x.device)
     total.index_add_(0, coo.indices()[0], values if kind == "mean" else values.square())
     total /= x.size(1)
-    return (total if kind == "mean" else total.sqrt()).cpu().numpy()
+    return total if kind == "mean" else total.sqrt()
 
 
 def is_classes(y: Any) -> bool:

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_flatten
 from torch.utils.hooks import RemovableHandle
 
+from virgo.devices import forked_rng
 from virgo.errors import LayerError, VirgoError, shown
 from virgo.layers import is_layer
 from virgo.network.dgl_graphs import is_dgl_graph
@@ -23,8 +24,12 @@ from virgo.network.inputs import Forward, Inputs, run
 _CACHES = ("_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h")
 
 
-def unwrap(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module, *, allow_meta: bool = False) -> nn.Module:
     """The module inside ``torch.compile`` and ``DataParallel`` wrappers.
+
+    Args:
+        model: wrapped or not.
+        allow_meta: whether its parameters may be on the meta device.
 
     Returns:
         The innermost module; ``model`` itself if nothing wraps it.
@@ -38,10 +43,10 @@ def unwrap(model: nn.Module) -> nn.Module:
         )
     for name, parameter in model.named_parameters():
         lazy: bool = is_lazy(parameter)  # has no shape, device or mode to ask for
-        if parameter.is_meta and not lazy:
+        if parameter.is_meta and not lazy and not allow_meta:
             raise LayerError(
-                f"{name}: expected numbers, got a parameter on the meta device. Give the model "
-                f"memory first: model.to_empty(device='cpu'), then model.reset_parameters()."
+                f"{name}: expected numbers, got a parameter on the meta device. "
+                f"virgo.init_(model, data) gives it memory and numbers."
             )
         if not lazy and parameter.is_inference():
             raise LayerError(
@@ -64,13 +69,13 @@ def _own_weather(model: nn.Module) -> Iterator[None]:
     Autocast keeps casts of weights that a measurement changes, and inference mode records no
     graph to follow.
     """
-    devices = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
-    kinds = {p.device.type for p in model.parameters()} | {"cpu"}
+    devices = {p.device for p in model.parameters()}
+    kinds = {device.type for device in devices} | {"cpu"}
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=sorted(devices)))
+        stack.enter_context(forked_rng(devices))
         stack.enter_context(torch.inference_mode(False))
-        for kind in sorted(kinds & {"cpu", "cuda"}):
+        for kind in sorted(kinds & {"cpu", "cuda", "mps"}):
             stack.enter_context(torch.autocast(kind, enabled=False))
         try:
             yield

@@ -19,6 +19,7 @@ from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 from torch_geometric.data import Data
 
+from virgo.devices import widest
 from virgo.draws import generator_for
 from virgo.errors import LayerError, VirgoError
 from virgo.network.dgl_graphs import is_dgl_graph
@@ -53,16 +54,11 @@ def node_variance(tensors: list[Tensor]) -> float:
     return total / count if count else math.nan
 
 
-def wide(tensor: Tensor) -> torch.dtype:
-    """The widest floating type of a tensor's device."""
-    return torch.float32 if tensor.device.type == "mps" else torch.float64
-
-
 def _dense_sum(tensor: Tensor) -> float:
     """The sum over rows of the variance over columns, in pieces that stay in a cache."""
     rows = tensor.detach().reshape(-1, tensor.size(-1))
     piece = 1 << (16 if tensor.device.type == "cpu" else 24)
-    total = torch.zeros((), dtype=wide(tensor), device=tensor.device)
+    total = torch.zeros((), dtype=widest(tensor), device=tensor.device)
     for chunk in torch.split(rows, max(1, piece // rows.size(1))):
         copied = chunk.to(total.dtype, copy=True)
         flat = copied.sub_(copied.mean(1, keepdim=True)).reshape(-1)
@@ -72,7 +68,7 @@ def _dense_sum(tensor: Tensor) -> float:
 
 def _sparse_sum(tensor: Tensor) -> float:
     coo = tensor.detach().to_sparse_coo().coalesce()
-    values, width = coo.values().to(wide(tensor)), tensor.size(1)
+    values, width = coo.values().to(widest(tensor)), tensor.size(1)
     sums = values.new_zeros(tensor.size(0)).index_add_(0, coo.indices()[0], values)
     return float(values.square().sum() / width - (sums / width).square().sum())
 
@@ -81,7 +77,7 @@ def second_moment(tensors: list[Tensor]) -> float:
     """The mean square over nodes and neurons."""
     total, count = 0.0, 0
     for tensor in tensors:
-        total += float(tensor.detach().double().square().sum())
+        total += float(tensor.detach().to(widest(tensor)).square().sum())
         count += tensor.numel()
     return total / count if count else math.nan
 
@@ -107,7 +103,7 @@ def variance(tensors: list[Tensor]) -> float:
 
 def gradient_norm(gradient: Tensor) -> Tensor:
     """The Euclidean norm of a gradient, in the widest type of its device."""
-    norm: Tensor = torch.linalg.vector_norm(gradient.detach(), dtype=wide(gradient))
+    norm: Tensor = torch.linalg.vector_norm(gradient.detach(), dtype=widest(gradient))
     return norm
 
 

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from virgo.devices import squared_sum, widest
 from virgo.layers import is_dgl_layer, is_message_passing
 from virgo.network.inputs import Forward, Inputs, run
 from virgo.network.modules import arguments_of, float_tensors, hooked, preserved, received
-from virgo.network.probe import Loss, call_users_code, wide
+from virgo.network.probe import Loss, call_users_code
 
 #: Rows of which the effective rank of a layer's output is taken.
 _RANK_ROWS = 256
@@ -235,7 +236,7 @@ class _Recorder:
         call.signal, call.rows = mean_square(tensors), first.size(0) if first.dim() else 1
         call.width = first.size(-1) if first.dim() else 1
         if first.dim() == 2 and first.layout == torch.strided:
-            call.dead = float((first == 0).all(0).double().mean())
+            call.dead = float((first == 0).all(0).to(widest(first)).mean())
             call.rank = effective_rank(first)
         call.variance = column_variance(tensors)
         arrival = _Arrival(call)
@@ -306,7 +307,7 @@ def mean_square(tensors: list[Tensor]) -> float:
     for tensor in tensors:
         values = tensor.detach()
         values = values.to_sparse_coo().coalesce().values() if values.is_sparse else values
-        total += float(torch.linalg.vector_norm(values, dtype=wide(values)) ** 2)
+        total += squared_sum(values)
         count += tensor.numel()
     return total / count if count else math.nan
 
@@ -317,7 +318,7 @@ def column_variance(tensors: list[Tensor]) -> float:
     for tensor in tensors:
         if tensor.dim() < 2 or tensor.size(-1) < 2 or tensor.layout != torch.strided:
             return math.nan
-        rows = tensor.detach().reshape(-1, tensor.size(-1)).to(wide(tensor))
+        rows = tensor.detach().reshape(-1, tensor.size(-1)).to(widest(tensor))
         total += float(rows.var(1, unbiased=False).sum())
         count += rows.size(0)
     return total / count if count else math.nan
@@ -339,7 +340,8 @@ def effective_rank(matrix: Tensor) -> float:
     (4.0, 1.0)
     """
     step = max(1, matrix.size(0) // _RANK_ROWS)
-    rows = matrix[::step][:_RANK_ROWS].double()
+    rows = matrix[::step][:_RANK_ROWS]
+    rows = rows.to(widest(rows))
     scale = rows.abs().max()
     if not bool(torch.isfinite(scale)) or float(scale) == 0.0:
         return math.nan

@@ -49,6 +49,15 @@ def read(data: Any, *, max_graphs: int | None = None, seed: int = 0) -> Inputs:
     return inputs
 
 
+def device_of(data: Any) -> torch.device:
+    """Where data are, by their first tensor; the CPU where that cannot be told."""
+    if isinstance(data, (Data, HeteroData)):
+        data = [value for store in data.stores for value in store.values()]
+    parts = data if isinstance(data, (tuple, list)) else (data,)
+    devices = (part.device for part in parts if isinstance(part, Tensor))
+    return next(devices, torch.device("cpu"))
+
+
 def _is_labelled_batch(data: Any) -> bool:
     """Whether this is what a loader of DGL's gives: a batch of graphs, and their labels."""
     is_pair = isinstance(data, (tuple, list)) and len(data) == 2

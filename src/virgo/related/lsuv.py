@@ -30,6 +30,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from virgo.balance import Unit, find_units
+from virgo.devices import widest
 from virgo.network.inputs import run
 from virgo.network.modules import float_tensors, hooked
 from virgo.network.probe import call_users_code
@@ -157,7 +158,9 @@ class _Settling:
 def _variance(output: object) -> float:
     """Of all numbers in the first tensor that a layer returned, as in the authors' code."""
     tensors = [tensor for tensor in float_tensors(output) if tensor.numel() > 1]
-    return float(tensors[0].detach().double().var(unbiased=False)) if tensors else math.nan
+    if not tensors:
+        return math.nan
+    return float(tensors[0].detach().to(widest(tensors[0])).var(unbiased=False))
 
 
 def _is_sound(variance: float) -> bool:

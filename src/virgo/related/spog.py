@@ -31,16 +31,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from virgo.balance import Unit, find_units
+from virgo.devices import widest
 from virgo.draws import generator_for
 from virgo.errors import GraphError, LayerError
+from virgo.graph.device import vector_of
 from virgo.graph.operators import NodeOperator
-from virgo.graph.vectors import Vector
+from virgo.graph.vectors import AnyVector
 from virgo.network.inputs import Inputs, run
 from virgo.network.losses import InferredLoss
 from virgo.network.modules import float_tensors, hooked
@@ -207,7 +208,7 @@ class _Search:
 
     def _variation(self, h: Tensor) -> float:
         dense = h.detach().to_dense() if h.layout != torch.strided else h.detach()
-        return graph_embedding_variation(dense.double().cpu().numpy(), self.operator)
+        return graph_embedding_variation(dense.to(widest(dense)), self.operator)
 
 
 class _Seen:
@@ -234,7 +235,7 @@ def _imbalance(first: float, last: float) -> float:
     return (math.sqrt(first / last) - 1) ** 2
 
 
-def graph_embedding_variation(h: Vector, operator: NodeOperator) -> float:
+def graph_embedding_variation(h: AnyVector, operator: NodeOperator) -> float:
     r"""Half the mean over columns of :math:`h_k^\top (I - \hat A) h_k / h_k^\top h_k`.
 
     A column that is zero counts as zero, as in the authors' code.
@@ -248,11 +249,12 @@ def graph_embedding_variation(h: Vector, operator: NodeOperator) -> float:
 
     >>> from virgo.graph.operators import Graph
     >>> pair = Graph(torch.tensor([[0, 1], [1, 0]]), 2).gcn()
-    >>> round(graph_embedding_variation(np.array([[1.0, 1.0], [1.0, -1.0]]), pair), 9)
+    >>> round(graph_embedding_variation(torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double(), pair), 9)
     0.25
     """
-    scale = np.abs(h).max(0)
-    h = h / np.where(scale > 0, scale, 1.0)
-    squares = np.square(h).sum(0)
-    left = squares - (h * operator(np.ascontiguousarray(h))).sum(0)
-    return float(0.5 * np.mean(left / np.where(squares > 0, squares, 1.0)))
+    h = torch.as_tensor(h)
+    scale = h.abs().amax(0)
+    h = (h / torch.where(scale > 0, scale, 1.0)).contiguous()
+    squares = h.square().sum(0)
+    left = squares - (h * torch.as_tensor(operator(vector_of(h)))).sum(0)
+    return float(0.5 * (left / torch.where(squares > 0, squares, 1.0)).mean())

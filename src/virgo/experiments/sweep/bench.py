@@ -16,6 +16,7 @@ import virgo
 from virgo.errors import OptionError, VirgoError
 from virgo.experiments.sweep.grids import GridCell
 from virgo.experiments.sweep.records import Config, SeedResult
+from virgo.experiments.tasks.compute import CPU, Compute
 from virgo.experiments.tasks.outcome import is_out_of_memory
 from virgo.report.saving import versions
 
@@ -28,6 +29,7 @@ class Bench:
         loader: a function that loads a dataset, or its ``module:function``.
         root: data root.
         curves: whether results keep the validation curve.
+        compute: where and how seeds are run.
     """
 
     def __init__(
@@ -36,7 +38,11 @@ class Bench:
         loader: str | Callable[..., Any],
         root: str | None,
         curves: bool = False,
+        compute: Compute = CPU,
     ) -> None:
+        #: a runner of a test's own need not know of devices
+        self._how = {} if compute == CPU else {"device": compute}
+        self._words = compute.words()
         self._root, self._curves = root, curves
         self._run, self._load = _imported(runner), _imported(loader)
         self._dataset: tuple[str, Any] = ("", None)
@@ -52,7 +58,7 @@ class Bench:
         generated = getattr(self._loaded(cell.dataset), "generated", None)
         facts = {"generated": generated, "versions": versions(), "commit": commit()}
         own = getattr(self._run, "facts", None)
-        return {**facts, "grid": cell.grid, **(own(cell) if own else {})}
+        return {**facts, "grid": cell.grid, **self._words, **(own(cell) if own else {})}
 
     def run(self, cell: GridCell, config: Config, seed: int) -> SeedResult:
         """Run one seed; an exception becomes its result.
@@ -71,7 +77,7 @@ class Bench:
         start = time.perf_counter()
         try:
             dataset = self._loaded(cell.dataset)
-            outcome = self._run(dataset, cell.model, cell.init, config, seed)
+            outcome = self._run(dataset, cell.model, cell.init, config, seed, **self._how)
         except VirgoError:
             raise
         except Exception as error:

@@ -18,7 +18,6 @@ from virgo.experiments.sweep.claims import SEED
 from virgo.experiments.sweep.storage import Storage, Worker, open_storage, reading, worker_of
 from virgo.experiments.sweep.worker import HELD_BACK, Stop, Sweep, one_thread, work
 from virgo.experiments.sweep.worker import main as worker_main
-from virgo.graph.threads import cores
 
 _EVERY = 2.0  # seconds between two looks at the storage
 _SHARE = 0.02  # of the time may go into these looks while workers have enough to do
@@ -152,7 +151,8 @@ def run(sweep: Sweep, jobs: int | None = None, report: Report = lambda progress:
 
     Args:
         sweep: what to run.
-        jobs: worker processes; one per core by default, 0 or 1 to work in this process.
+        jobs: worker processes; one per core by default, 0 or 1 to work in this process. On GPUs
+            for each of them, one by default.
         report: called now and then with the progress.
 
     Returns:
@@ -162,9 +162,9 @@ def run(sweep: Sweep, jobs: int | None = None, report: Report = lambda progress:
         VirgoError: as soon as a seed raises one; running trials are put back.
         OptionError: if ``jobs`` is negative.
     """
-    jobs = cores() if jobs is None else jobs
-    if jobs < 0:
+    if jobs is not None and jobs < 0:
         raise OptionError(f"--jobs: expected 0 or more, got {jobs}.")
+    jobs = sweep.workers(jobs)
     storage = open_storage(sweep.storage, grace=sweep.grace)
     try:
         if sweep.retry:
@@ -196,7 +196,7 @@ def _run_here(sweep: Sweep, storage: Storage, supervisor: Supervisor, report: Re
 
 
 def _run_workers(sweep: Sweep, jobs: int, supervisor: Supervisor, report: Report) -> None:
-    workers = [WorkerProcess(sweep) for _ in range(jobs)]
+    workers = [WorkerProcess(sweep.for_worker(number)) for number in range(jobs)]
     try:
         while any(worker.working for worker in workers):
             time.sleep(0.1)
@@ -204,7 +204,7 @@ def _run_workers(sweep: Sweep, jobs: int, supervisor: Supervisor, report: Report
                 how = worker.killed()
                 if how:
                     supervisor.bury(worker.identity, how)
-                    workers[index] = WorkerProcess(sweep)
+                    workers[index] = WorkerProcess(sweep.for_worker(index))
             if supervisor.tend():
                 report(supervisor.progress())
     finally:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,6 +22,8 @@ from virgo.experiments.sweep.board import Board
 from virgo.experiments.sweep.claims import TrialClaim
 from virgo.experiments.sweep.grids import GridCell
 from virgo.experiments.sweep.storage import GRACE, Storage, myself, open_storage
+from virgo.experiments.tasks.compute import CPU, Compute
+from virgo.graph.threads import cores
 
 RUNNER, LOADER = "virgo.experiments.tasks:run", "virgo.data:load"
 RELEASED = "virgo.experiments.tasks.graph.released:run"
@@ -45,6 +47,7 @@ class Sweep:
         runner, loader: what runs a seed and what loads a dataset: ``module:function``, or a
             function, which several workers need to be able to import.
         retry: whether seeds that failed or ran out of memory are run again.
+        compute: where and how seeds are run.
     """
 
     cells: tuple[GridCell, ...]
@@ -57,6 +60,7 @@ class Sweep:
     runner: str | Callable[..., Any] = RUNNER
     loader: str | Callable[..., Any] = LOADER
     retry: bool = False
+    compute: Compute = CPU
 
     def __post_init__(self) -> None:
         if not self.cells:
@@ -73,6 +77,18 @@ class Sweep:
             )
         if top < 1:
             raise OptionError(f"--top: expected at least 1 configuration, got {top}.")
+
+    def workers(self, jobs: int | None) -> int:
+        """The number of worker processes: one per core, or on GPUs ``jobs`` for each of them."""
+        if jobs is None:
+            return cores() if self.compute.is_cpu else len(self.compute.devices())
+        return jobs if self.compute.is_cpu else jobs * len(self.compute.devices())
+
+    def for_worker(self, number: int) -> Sweep:
+        """The same on the device of one worker: they take turns."""
+        devices = self.compute.devices()
+        device = devices[number % len(devices)]
+        return replace(self, compute=replace(self.compute, device=device))
 
     def boards(self, storage: Storage) -> list[Board]:
         """One board per cell."""
@@ -151,7 +167,7 @@ def work(
         between: called after every seed with False, and with True while there is nothing to run.
     """
     boards = sweep.boards(storage)
-    bench = Bench(sweep.runner, sweep.loader, sweep.root, sweep.curves)
+    bench = Bench(sweep.runner, sweep.loader, sweep.root, sweep.curves, sweep.compute)
     while True:
         stop.check()
         claim = _next(boards)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from virgo.devices import has_fused_adam
 from virgo.errors import DataError, OptionError, VirgoError
 from virgo.experiments.models import from_recipe
 from virgo.experiments.tasks.settings import Settings
@@ -85,7 +86,7 @@ def save(training: Training, path: str | Path, curve: Sequence[Epoch] = ()) -> P
         "curve": [[e.number, e.loss if math.isfinite(e.loss) else None, e.valid] for e in curve],
         "versions": versions(),
     }
-    plain = {name: value.detach().contiguous() for name, value in tensors.items()}
+    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     try:
         with atomic_write(path) as temporary:
             library.torch.save_file(plain, temporary, metadata={"virgo": json.dumps(header)})
@@ -156,13 +157,17 @@ class Checkpoint:
         settings = Settings.of(head["settings"] | ({} if epochs is None else {"epochs": epochs}))
         training = Training(task, head["model"], head["init"], settings, head["seed"])
         training.model.load_state_dict(self.part("last"))
-        training.best = {name: value.clone() for name, value in self.part("best").items()}
+        device = task.compute.device
+        training.best = {n: value.clone().to(device) for n, value in self.part("best").items()}
         moments = self.part("adam")
         for name, parameter in training.model.named_parameters():
             for moment in _MOMENTS if f"step.{name}" in moments else ():
                 value = moments[f"{moment}.{name}"]
                 # Adam's fused step walks through memory: moments must lie as their weight does
-                state = torch.empty_like(parameter if value.dim() else value, requires_grad=False)
+                like = parameter if value.dim() or has_fused_adam(device) else value
+                state = torch.empty_like(
+                    parameter if value.dim() else value, device=like.device, requires_grad=False
+                )
                 training.optimiser.state[parameter][moment] = state.copy_(value)
         training.epoch, training.best_epoch = head["epoch"], head["best_epoch"]
         training.best_valid = -math.inf if head["best_valid"] is None else head["best_valid"]

@@ -154,6 +154,24 @@ class Encoding:
                 hops.append({"self": targets, **sparse})
         return cls(first, hops)
 
+    def to(self, device: torch.device) -> Encoding:
+        """The same on a device; layers that share their operators still do."""
+        if device.type == "cpu":
+            return self
+        memo: dict[int, Constant] = {}
+
+        def put(operator: Constant) -> Constant:
+            if id(operator) not in memo:
+                memo[id(operator)] = operator.to(device)
+            return memo[id(operator)]
+
+        hops = [
+            {name: put(op) if isinstance(op, Constant) else op for name, op in hop.items()}
+            for hop in self.hops
+        ]
+        first = self.first and {name: tuple(map(put, ops)) for name, ops in self.first.items()}
+        return Encoding(first, list(hops))
+
     def __call__(
         self,
         network: Network,
@@ -232,6 +250,6 @@ def _factors(operator: Constant, x: Tensor, is_sparse: bool) -> tuple[Constant, 
     """``P X`` as the factors that are cheapest to multiply a weight by from the left."""
     if is_sparse:
         row, col = x.nonzero().unbind(1)
-        if (operator.work + row.numel()) * DENSE_ADVANTAGE < operator.matrix.size(0) * x.size(1):
+        if (operator.work + row.numel()) * DENSE_ADVANTAGE < operator.matrix.shape[0] * x.size(1):
             return operator, Constant.sparse(row, col, x[row, col], (x.size(0), x.size(1)))
     return (_on_features(operator, x),)

@@ -8,13 +8,17 @@ dropped by a hash of ``i`` and two random words, so the loop has no state and ca
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from virgo.devices import has_csr, moved
 
 Floats = npt.NDArray[np.float32]
 _jit = numba.njit(cache=True, nogil=True, fastmath=True)
@@ -70,11 +74,112 @@ class _ReluDropout(torch.autograd.Function):
         return result, None, None, None
 
 
+class Kernels:
+    """The one switch of the compiled loops: off, or elsewhere than on the CPU, PyTorch computes.
+
+    The results are the same but for rounding, dropout masks included.
+    """
+
+    enabled = True
+
+    @classmethod
+    def fit(cls, x: Tensor) -> bool:
+        """Whether the loops are for such a tensor."""
+        return cls.enabled and x.device.type == "cpu" and x.dtype == torch.float32
+
+    @classmethod
+    @contextmanager
+    def off(cls) -> Iterator[None]:
+        """Inside, PyTorch computes what the loops would."""
+        cls.enabled = False
+        try:
+            yield
+        finally:
+            cls.enabled = True
+
+
 def relu_dropout(x: Tensor, p: float, rng: np.random.Generator) -> Tensor:
-    """``dropout(relu(x), p)`` for float32 on the CPU, with two words drawn from ``rng``."""
+    """``dropout(relu(x), p)`` with two words drawn from ``rng``, the same mask on every device."""
     word, other = rng.integers(2**32, size=2, dtype=np.uint32)
-    result: Tensor = _ReluDropout.apply(x, p, word, other)  # type: ignore[no-untyped-call]
-    return result
+    if Kernels.fit(x):
+        result: Tensor = _ReluDropout.apply(x, p, word, other)  # type: ignore[no-untyped-call]
+        return result
+    kept = kept_mask(x.numel(), p, int(word), int(other), x.device).view(x.shape)
+    return (x.relu() * (1 / (1 - p))).masked_fill(~kept, 0.0)
+
+
+def kept_mask(size: int, p: float, word: int, other: int, device: torch.device) -> Tensor:
+    """Which elements the loop above keeps, by PyTorch's arithmetic in signed 32-bit integers.
+
+    Args:
+        size: the number of elements.
+        p: probability of a drop.
+        word: the first random word.
+        other: the second.
+        device: of the mask.
+
+    Returns:
+        True where an element is kept.
+    """
+    z = torch.arange(size, dtype=torch.int32, device=device).add_(_signed(word))
+    z ^= (z >> 16) & 0xFFFF  # a shift of a signed number repeats its sign
+    z = z.mul_(_signed(0x7FEB352D)).bitwise_xor_(_signed(other))
+    z ^= (z >> 15) & 0x1FFFF
+    z = z.mul_(_signed(0x846CA68B))
+    z ^= (z >> 16) & 0xFFFF
+    threshold = min(round(p * 2**32), 2**32 - 1)
+    top = 1 << 31  # flipping the highest bit orders signed numbers as unsigned ones
+    return z.bitwise_xor_(_signed(top)) >= _signed(threshold ^ top)
+
+
+def _signed(word: int) -> int:
+    """The signed 32-bit integer of the same bits."""
+    return word - (1 << 32) if word >= 1 << 31 else word
+
+
+class Coordinates(NamedTuple):
+    """A sparse matrix as coordinates, for devices on which PyTorch multiplies no CSR matrix."""
+
+    row: Tensor
+    col: Tensor
+    value: Tensor
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, matrix: Tensor, device: torch.device) -> Coordinates:
+        """The entries of a CSR matrix on another device."""
+        pointer = matrix.crow_indices().long()
+        row = torch.repeat_interleave(torch.arange(matrix.size(0)), pointer.diff())
+        parts = (row, matrix.col_indices().long(), matrix.values())
+        row, col, value = (moved(part, device) for part in parts)
+        return cls(row, col, value, (matrix.size(0), matrix.size(1)))
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        out = other.new_zeros(self.shape[0], other.size(1))
+        return out.index_add_(0, self.row, self.value[:, None] * other[self.col])
+
+
+Matrix = Tensor | Coordinates
+
+
+def put_matrix(matrix: Tensor, device: torch.device) -> Matrix:
+    """A dense or CSR matrix on a device, in a form that can be multiplied with there."""
+    if matrix.layout == torch.strided or matrix.device == device:
+        return moved(matrix, device)
+    if not has_csr(device):
+        return Coordinates.of(matrix, device)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
+        return matrix.to(device)
+
+
+def multiply(matrix: Matrix, other: Tensor) -> Tensor:
+    """``matrix @ other`` in the matrix's own precision, whatever autocast says."""
+    value = matrix.value if isinstance(matrix, Coordinates) else matrix
+    if other.dtype == value.dtype and not torch.is_autocast_enabled(other.device.type):
+        return matrix @ other
+    with torch.autocast(other.device.type, enabled=False):
+        return matrix @ other.to(value.dtype)
 
 
 class Constant:
@@ -83,8 +188,19 @@ class Constant:
     The transpose is kept because autograd would compute a sparse one in every backward pass.
     """
 
-    def __init__(self, matrix: Tensor, transposed: Tensor) -> None:
+    def __init__(self, matrix: Matrix, transposed: Matrix) -> None:
         self.matrix, self.transposed = matrix, transposed
+
+    def to(self, device: torch.device) -> Constant:
+        """The same on a device."""
+        if isinstance(self.matrix, Coordinates) or self.matrix.device == device:
+            return self
+        assert isinstance(self.transposed, Tensor)
+        if self.matrix.layout == torch.strided:
+            return Constant.dense(moved(self.matrix, device))
+        matrix = put_matrix(self.matrix, device)
+        same = self.transposed is self.matrix
+        return Constant(matrix, matrix if same else put_matrix(self.transposed, device))
 
     @classmethod
     def dense(cls, matrix: Tensor) -> Constant:
@@ -99,6 +215,8 @@ class Constant:
     @property
     def work(self) -> float:
         """Multiplications with a column, in units of a sparse product's."""
+        if isinstance(self.matrix, Coordinates):
+            return self.matrix.value.numel()
         if self.matrix.layout == torch.strided:
             return self.matrix.numel() / DENSE_ADVANTAGE
         return self.matrix.values().numel()
@@ -116,11 +234,11 @@ class _Multiply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, other: Tensor, constant: Constant) -> Tensor:
         ctx.constant = constant
-        return constant.matrix @ other
+        return multiply(constant.matrix, other)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None]:
-        return ctx.constant.transposed @ grads[0].contiguous(), None
+        return multiply(ctx.constant.transposed, grads[0].contiguous()), None
 
 
 def csr(row: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int]) -> Tensor:

@@ -44,7 +44,8 @@ NODE_METRICS = {"accuracy": accuracy, "rocauc": rocauc}
 
 def node_score(dataset: Dataset, part: str, output: Tensor) -> float:
     """The dataset's metric of an output at the nodes of ``part``."""
-    return NODE_METRICS[dataset.metric](output, dataset.data.y[dataset.split[part]])
+    y = dataset.data.y[dataset.split[part]]
+    return NODE_METRICS[dataset.metric](output.float(), y.to(output.device))
 
 
 def loss_for(metric: str) -> Loss:

@@ -11,6 +11,7 @@ from torch import Tensor
 from virgo.experiments.data.datasets import Dataset
 from virgo.experiments.models import Network
 from virgo.experiments.tasks import metrics
+from virgo.experiments.tasks.compute import CPU, Compute
 from virgo.experiments.tasks.encoding import Encoding, OperatorCache
 from virgo.experiments.tasks.outcome import Seeds
 from virgo.experiments.tasks.sampled import SampledNodeBatches, Sampling
@@ -26,7 +27,7 @@ class WholeGraphNodes:
 
     def __init__(self, task: NodeTask, model: Network, seed: int) -> None:
         self.loss = metrics.loss_for(task.dataset.metric)
-        self.target = task.dataset.data.y[task.dataset.split["train"]]
+        self.target = task.compute.put(task.dataset.data.y[task.dataset.split["train"]])
         self.task, self.seed = task, seed
         self.train = task.encoding(model, "train")
 
@@ -56,11 +57,12 @@ class NodeTask:
 
     Args:
         dataset: what :func:`virgo.data.load` returned.
+        compute: where and how its runs compute.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, compute: Compute = CPU) -> None:
         metrics.check_dataset(dataset, "node", metrics.NODE_METRICS)
-        self.dataset = dataset
+        self.dataset, self.compute = dataset, compute
         self._operators: dict[tuple[str, ...], OperatorCache] = {}
         self._samplings: dict[tuple[str, ...], Sampling] = {}
         self._encodings: dict[tuple[tuple[str, ...], int, str], Encoding] = {}
@@ -69,7 +71,7 @@ class NodeTask:
             "in_channels": int(dataset.data.num_features),
             "out_channels": int(dataset.num_classes),
         }
-        self._starts = Starts(self.recipe)
+        self._starts = Starts(self.recipe, compute.device)
 
     def encoding(self, model: Network, part: str) -> Encoding:
         """The pass to the nodes of ``part`` for a network like this one, made once."""
@@ -79,7 +81,8 @@ class NodeTask:
                 self._operators[model.operators] = OperatorCache(self.dataset.data, model.operators)
             graph = self._operators[model.operators]
             nodes = self.dataset.split[part]
-            self._encodings[key] = Encoding.at_nodes(graph, model.num_layers, nodes)
+            encoding = Encoding.at_nodes(graph, model.num_layers, nodes)
+            self._encodings[key] = encoding.to(self.compute.device)
         return self._encodings[key]
 
     def batches(self, model: Network, settings: Settings, seeds: Seeds) -> Batches:
@@ -89,7 +92,7 @@ class NodeTask:
         if model.operators not in self._samplings:
             self._samplings[model.operators] = Sampling(self.dataset.data, model.operators)
         sampling = self._samplings[model.operators]
-        return SampledNodeBatches(self.dataset, sampling, settings, seeds.training)
+        return SampledNodeBatches(self.dataset, sampling, settings, seeds.training, self.compute)
 
     def start(self, name: str, init: str, settings: Settings, seeds: Seeds) -> Network:
         """The network, initialised; learning rate and dropout do not matter to that."""
@@ -102,5 +105,6 @@ class NodeTask:
             seed,
             lambda model: plan(model, data, method, seed=seed, **options).apply_(model),
         )
-        transposed_in_memory(model.convs[0])
+        if self.compute.is_cpu:
+            transposed_in_memory(model.convs[0])
         return model

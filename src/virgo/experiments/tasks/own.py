@@ -23,6 +23,7 @@ from torch_geometric.loader import DataLoader
 from virgo.errors import DataError, LayerError, OptionError
 from virgo.experiments.data.datasets import FOLDS, MASKS, PARTS, Dataset
 from virgo.experiments.tasks.calling import call
+from virgo.experiments.tasks.compute import CPU, Compute
 from virgo.experiments.tasks.outcome import Seeds
 from virgo.experiments.tasks.settings import Settings
 from virgo.init import plan
@@ -173,6 +174,7 @@ class OwnTask:
         label: what errors call the factory.
         train: whether training takes its keys out of the configuration.
         recipe: nothing.
+        compute: how it is trained; on the CPU.
     """
 
     dataset: Any  # an OwnData; the protocol's Dataset is that of the paper's datasets
@@ -182,6 +184,7 @@ class OwnTask:
     label: str = "model"
     train: bool = True
     recipe: dict[str, Any] = field(default_factory=dict)  # only its factory can build the network
+    compute: Compute = CPU
 
     def build(self, seed: int) -> nn.Module:
         """The model, its own random draws made from ``seed``."""

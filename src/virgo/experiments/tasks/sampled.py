@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from virgo.devices import forked_rng
 from virgo.experiments.data.datasets import Dataset
 from virgo.experiments.models import Network
 from virgo.experiments.models.convolutions import operator_entries
 from virgo.experiments.tasks import metrics
-from virgo.experiments.tasks.fused import csr
+from virgo.experiments.tasks.compute import CPU, Compute
+from virgo.experiments.tasks.fused import Matrix, csr, multiply, put_matrix
 from virgo.experiments.tasks.settings import Settings
 
 #: Rows of a layer computed at a time, which bounds the memory between two layers' outputs.
@@ -49,9 +51,19 @@ class Sampling:
 class SampledNodeBatches:
     """Training on sampled neighbourhoods of batches of nodes, through PyG's loader."""
 
-    def __init__(self, dataset: Dataset, sampling: Sampling, settings: Settings, seed: int) -> None:
+    runs_forward = True  # of the network, so that it can be compiled
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        sampling: Sampling,
+        settings: Settings,
+        seed: int,
+        compute: Compute = CPU,
+    ) -> None:
         from virgo.experiments.data.neighbours import NeighborSampler
 
+        self.compute = compute
         self.dataset, self.batch_size, self.seed = dataset, settings.batch_size, seed
         self.operators = sampling.operators
         self.sampler = NeighborSampler(sampling.neighbours, settings.num_neighbors or (), seed)
@@ -71,11 +83,12 @@ class SampledNodeBatches:
             batch_size=self.batch_size,
             shuffle=True,
             generator=torch.Generator().manual_seed(int(seed)),
+            pin_memory=self.compute.device.type == "cuda",
         )
         total, count = 0.0, 0
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(seed))  # of the dropout masks
+        with forked_rng([self.compute.device], int(seed)):  # of the dropout masks
             for batch in loader:
+                batch = batch.to(self.compute.device, non_blocking=True)
                 optimiser.zero_grad()
                 output = model(
                     batch.x, batch.edge_index, batch.num_sampled_nodes, batch.num_sampled_edges
@@ -93,8 +106,8 @@ class SampledNodeBatches:
     def predict(self, model: Network, part: str) -> Tensor:
         """The network's output at the nodes of ``part``."""
         model.eval()
-        output = layerwise(model, self.operators, self.dataset.data.x)
-        return output[self.dataset.split[part]]
+        output = layerwise(model, self.operators, self.compute.put(self.dataset.data.x))
+        return output[self.compute.put(self.dataset.split[part])]
 
     def evaluate(self, model: Network, part: str) -> float:
         """The metric at the nodes of ``part``."""
@@ -121,15 +134,18 @@ def layerwise(
     for layer in range(model.num_layers):
         parts = []
         for begin in range(0, x.size(0), rows):
-            blocks = {name: _rows(matrix, begin, rows) for name, matrix in operators.items()}
+            blocks = {
+                name: put_matrix(_rows(matrix, begin, rows), h.device)
+                for name, matrix in operators.items()
+            }
             part = model.combine(layer, partial(_apply, blocks, h))
             parts.append(part.relu_() if layer < model.num_layers - 1 else part)
         h = torch.cat(parts)
     return h
 
 
-def _apply(blocks: Mapping[str, Tensor], h: Tensor, name: str, weight: Tensor) -> Tensor:
-    return (blocks[name] @ h) @ weight.t()
+def _apply(blocks: Mapping[str, Matrix], h: Tensor, name: str, weight: Tensor) -> Tensor:
+    return multiply(blocks[name], h) @ weight.t()
 
 
 def _rows(matrix: Tensor, begin: int, rows: int) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from virgo.devices import CPU
 from virgo.experiments.models import from_recipe
 from virgo.experiments.models.network import Config
 from virgo.experiments.tasks.settings import Settings
@@ -26,17 +27,18 @@ class Starts:
 
     Args:
         recipe: what :func:`virgo.experiments.models.from_recipe` builds the networks from.
+        device: where they are used; their numbers are drawn on the CPU.
     """
 
-    def __init__(self, recipe: Config) -> None:
-        self.recipe = recipe
+    def __init__(self, recipe: Config, device: torch.device = CPU) -> None:
+        self.recipe, self.device = recipe, device
         self._kept: OrderedDict[Hashable, dict[str, Tensor]] = OrderedDict()
 
     def build(self, name: str, settings: Settings, seed: int) -> Any:
         """The network, with what a method leaves alone drawn from ``seed``."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return from_recipe(name, self.recipe, settings.to_dict())
+            return from_recipe(name, self.recipe, settings.to_dict()).to(self.device)
 
     def initialised(
         self,

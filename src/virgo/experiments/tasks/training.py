@@ -9,13 +9,17 @@ from __future__ import annotations
 import copy
 import math
 import time
+import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
+from virgo.devices import has_fused_adam
+from virgo.errors import VirgoWarning
 from virgo.experiments.data.datasets import Dataset
+from virgo.experiments.tasks.compute import Compute
 from virgo.experiments.tasks.outcome import Outcome, Seeds
 from virgo.experiments.tasks.settings import Settings
 
@@ -34,6 +38,7 @@ class Task(Protocol):
     """A dataset with all that its runs share."""
 
     dataset: Dataset
+    compute: Compute
     recipe: dict[str, Any]
     """What :func:`virgo.experiments.models.from_recipe` builds its networks from."""
 
@@ -71,15 +76,31 @@ class Training:
         self.seeds = Seeds.of(seed)
         self.model = task.start(model, init, settings, self.seeds)
         self.optimiser = torch.optim.Adam(
-            self.model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, fused=True
+            self.model.parameters(),
+            lr=settings.lr,
+            weight_decay=settings.weight_decay,
+            fused=has_fused_adam(task.compute.device),
         )
         self.batches = task.batches(self.model, settings, self.seeds)
+        if task.compute.compile:
+            self._compile()
         self.epoch = 0
         self.best_epoch = 0
         self.best_valid = -math.inf
         self.best = copy.deepcopy(self.model.state_dict())
         self.diverged = False
         self.seconds += time.perf_counter() - began
+
+    def _compile(self) -> None:
+        if getattr(self.batches, "runs_forward", False):
+            self.model.compile(dynamic=True)
+            return
+        warnings.warn(
+            "compile: nothing to compile: this task multiplies constant matrices, which "
+            "torch.compile leaves as they are. It is for neighbour sampling and molecules.",
+            VirgoWarning,
+            stacklevel=3,
+        )
 
     @property
     def done(self) -> bool:
@@ -99,12 +120,13 @@ class Training:
             halvings = (self.epoch - 1) // self.settings.halve_every
             for group in self.optimiser.param_groups:
                 group["lr"] = self.settings.lr * 0.5**halvings
-        loss = self.batches.train_epoch(self.model, self.optimiser, self.epoch)
+        with self.task.compute.autocast():
+            loss = self.batches.train_epoch(self.model, self.optimiser, self.epoch)
         self.diverged = not math.isfinite(loss)
         valid = None
         is_due = self.epoch % self.settings.eval_step == 0 or self.epoch == self.settings.epochs
         if is_due and not self.diverged:
-            valid = self.batches.evaluate(self.model, "valid")
+            valid = self._score("valid")
             # As good as the best counts as better: a small step may change no prediction for long.
             is_better = valid > self.best_valid
             if is_better or (valid == self.best_valid and not self.settings.strict):
@@ -122,12 +144,16 @@ class Training:
         curve = tuple((e.number, e.valid) for e in epochs if e.valid is not None)
         return replace(self.finish(), curve=curve)
 
+    def _score(self, part: str) -> float:
+        with self.task.compute.autocast():
+            return self.batches.evaluate(self.model, part)
+
     def finish(self) -> Outcome:
         """Test the best weights, once."""
         if self.diverged:
             return Outcome.failed("diverged", self.epoch, self.seconds)
         began = time.perf_counter()
         self.model.load_state_dict(self.best)
-        test = self.batches.evaluate(self.model, "test")
+        test = self._score("test")
         self.seconds += time.perf_counter() - began
         return Outcome(self.best_valid, test, self.best_epoch, self.epoch, self.seconds)

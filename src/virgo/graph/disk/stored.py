@@ -28,6 +28,8 @@ class StoredGraph(Graph):
         in_memory: read each array once and keep it, for many hops on a machine that has the room.
     """
 
+    has_edges_in_memory = False
+
     def __init__(
         self,
         path: str | Path,

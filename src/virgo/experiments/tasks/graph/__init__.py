@@ -23,10 +23,12 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from virgo.devices import has_csr
 from virgo.errors import DataError, OptionError
 from virgo.experiments.data.datasets import FOLDS, Dataset
 from virgo.experiments.models import from_recipe
 from virgo.experiments.models.pooled import Drop, Pooled, PooledNetwork
+from virgo.experiments.tasks.compute import CPU, Compute
 from virgo.experiments.tasks.fused import Constant
 from virgo.experiments.tasks.graph.batches import GraphBatches
 from virgo.experiments.tasks.graph.labels import METRICS, check_parts, labels_of, loss_for, score
@@ -60,11 +62,12 @@ class GraphTask:
     Args:
         dataset: what :func:`virgo.data.load` returned. Integer features are atoms, which take
             OGB's molecule form; others take the TU form.
+        compute: where and how its runs compute.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, compute: Compute = CPU) -> None:
         check_dataset(dataset, "graph", METRICS)
-        self.dataset = dataset
+        self.dataset, self.compute = dataset, compute
         self.merged = Merged(dataset.data, dataset.name)
         self.is_molecules = self.merged.x is not None and not self.merged.x.is_floating_point()
         if self.is_molecules and self.merged.edge_attr is None:
@@ -82,7 +85,7 @@ class GraphTask:
             "out_channels": int(dataset.num_classes),
             **sizes,
         }
-        self._starts = Starts(self.recipe)
+        self._starts = Starts(self.recipe, compute.device)
         self._check()
 
     def _check(self) -> None:
@@ -120,20 +123,24 @@ class GraphTask:
         Returns:
             One row per graph.
         """
+        put = self.compute.put
         if not isinstance(model, PooledNetwork):
             data = self.merged.take(graphs)
             inputs = (data.x, data.edge_index, data.edge_attr, data.batch)
-            out: Tensor = model(*inputs, graphs.numel(), drop)
+            out: Tensor = model(*map(put, inputs), graphs.numel(), drop)
             return out
         nodes, batch = self.merged.batch(graphs)
-        operators = {name: self.merged.operator(name, graphs) for name in model.operators}
+        device = self.compute.device
+        operators = {
+            name: self.merged.operator(name, graphs).to(device) for name in model.operators
+        }
         x, ids = self.merged.x, self.merged.ids
-        features = x[nodes] if x is not None else ids[nodes]  # type: ignore[index]
+        features = put(x[nodes] if x is not None else ids[nodes])  # type: ignore[index]
 
         def convolve(layer: int, h: Tensor) -> Tensor:
             return model.mix(model.convs[layer], partial(_apply, operators, h))
 
-        return model.run(features, convolve, batch, graphs.numel(), drop)
+        return model.run(features, convolve, put(batch), graphs.numel(), drop)
 
     def build(self, name: str, settings: Settings) -> Pooled:
         """The network called ``name`` in this dataset's form, with PyTorch's initialisation."""
@@ -150,7 +157,7 @@ class GraphTask:
             seed,
             lambda model: self.plan(model, init, seed, seeds.number).apply_(model),
         )
-        if self.merged.ids is not None:
+        if self.merged.ids is not None and self.compute.is_cpu:
             transposed_in_memory(model.convs[0])
         return model
 
@@ -282,7 +289,8 @@ class GraphTask:
 
     def _as_matrix(self, model: Pooled) -> bool:
         """Whether PyG's layers of this network take a sparse matrix to the same effect."""
-        return isinstance(model, PooledNetwork) and not self.merged.has_loops
+        is_pooled = isinstance(model, PooledNetwork) and not self.merged.has_loops
+        return is_pooled and has_csr(self.compute.device)
 
     def _fitting(self, model: Pooled, graphs: Tensor, numbers: int) -> int:
         """How many of ``graphs`` a pass may see whose gradient keeps about ``numbers`` numbers."""

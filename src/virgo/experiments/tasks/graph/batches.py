@@ -37,6 +37,7 @@ class GraphBatches:
     def __init__(self, task: GraphTask, settings: Settings, seeds: Seeds) -> None:
         self.task, self.settings, self.seed = task, settings, seeds.training
         self.split = task.split_of(seeds.number)
+        self.runs_forward = task.is_molecules
 
     def train_epoch(self, model: Pooled, optimiser: torch.optim.Optimizer, epoch: int) -> float:
         """One epoch; the mean loss, or nan where it is not finite."""
@@ -53,7 +54,7 @@ class GraphBatches:
             if not labels or self.task.merged.num_nodes(graphs) < 2:
                 continue
             optimiser.zero_grad()
-            loss = self.task.loss(self.task.output(model, graphs, drop), y)
+            loss = self.task.loss(self.task.output(model, graphs, drop), self.task.compute.put(y))
             value = loss.item()
             if not math.isfinite(value):
                 return math.nan
@@ -80,4 +81,5 @@ class GraphBatches:
     def evaluate(self, model: Pooled, part: str) -> float:
         """The metric on the graphs of ``part``."""
         y = self.task.y[self.split[part]]
-        return self.task.score(self.predict(model, part), y)
+        output = self.predict(model, part).float()
+        return self.task.score(output, y.to(output.device))

@@ -20,6 +20,7 @@ from torch import Tensor
 from virgo.errors import OptionError
 from virgo.experiments.data.datasets import FOLDS, Dataset
 from virgo.experiments.models.network import Config
+from virgo.experiments.tasks.compute import CPU, Compute
 from virgo.experiments.tasks.graph import GraphTask
 from virgo.experiments.tasks.graph.labels import masked_loss
 from virgo.experiments.tasks.outcome import Outcome
@@ -36,23 +37,24 @@ class ReleasedGraphTask(GraphTask):
 
     Args:
         dataset: one of the TU collection, or any with folds in place of a split.
+        compute: where and how its runs compute.
 
     Raises:
         OptionError: the dataset has a split of its own.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, compute: Compute = CPU) -> None:
         if dataset.task != "graph" or dataset.split:
             raise OptionError(
                 f"protocol: expected a dataset with folds (imdb-b, imdb-m, collab) for 'released', "
                 f"got {dataset.name}. Take the protocol 'validation'."
             )
-        super().__init__(dataset)
+        super().__init__(dataset, compute)
         if dataset.num_classes == 2:
             self.y = self.y.float().view(-1, 1)
             self.loss = masked_loss
             self.recipe = {**self.recipe, "out_channels": 1}
-            self._starts = Starts(self.recipe)
+            self._starts = Starts(self.recipe, compute.device)
 
     def split_of(self, number: int) -> Mapping[str, Tensor]:
         """Fold ``number % 10`` to test on, the other nine to train on."""
@@ -71,7 +73,9 @@ class ReleasedGraphTask(GraphTask):
 _last: list[ReleasedGraphTask] = []
 
 
-def run(dataset: Dataset, model: str, init: str, config: Config, seed: int) -> Outcome:
+def run(
+    dataset: Dataset, model: str, init: str, config: Config, seed: int, device: Compute = CPU
+) -> Outcome:
     """Train on nine folds for all epochs; the outcome's curve is the test fold's.
 
     Args:
@@ -80,12 +84,13 @@ def run(dataset: Dataset, model: str, init: str, config: Config, seed: int) -> O
         init: an initialisation.
         config: the fields of :class:`Settings`; patience does not apply, as nothing is validated.
         seed: the fold, and of everything random.
+        device: where and how it computes.
 
     Returns:
         The outcome after the last epoch, with ``(epoch, test)`` of every epoch as its curve.
     """
-    if not _last or _last[0].dataset is not dataset:
-        _last[:] = [ReleasedGraphTask(dataset)]
+    if not _last or _last[0].dataset is not dataset or _last[0].compute != device:
+        _last[:] = [ReleasedGraphTask(dataset, device)]
     settings = replace(Settings.of(config), patience=None)
     training = Training(_last[0], model, init, settings, seed)
     curve = []

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from virgo.devices import has_csr
 from virgo.errors import DataError, OptionError
 from virgo.experiments.data.datasets import Dataset
 from virgo.experiments.models.link import LinkModel, link_loss
+from virgo.experiments.tasks.compute import CPU, Compute
 from virgo.experiments.tasks.encoding import Encoding
 from virgo.experiments.tasks.fused import csr
 from virgo.experiments.tasks.link import ranking
@@ -50,11 +52,12 @@ class LinkTask:
 
     Args:
         dataset: what :func:`virgo.data.load` returned.
+        compute: where and how its runs compute.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, compute: Compute = CPU) -> None:
         check_dataset(dataset, "link")
-        self.dataset = dataset
+        self.dataset, self.compute = dataset, compute
         self.positive = _training_edges(dataset)
         for part in PARTS[1:]:
             ranking.check_part(dataset.name, part, dataset.split.get(part, {}))
@@ -66,7 +69,7 @@ class LinkTask:
             "num_features": 0 if dataset.data.x is None else int(dataset.data.num_features),
             "num_nodes": int(dataset.data.num_nodes),
         }
-        self._starts = Starts(self.recipe)
+        self._starts = Starts(self.recipe, compute.device)
 
     @cached_property
     def negatives(self) -> Negatives:
@@ -79,7 +82,8 @@ class LinkTask:
         """The pass over the whole graph for an encoder like this one, made once."""
         key = (model.operators, model.num_layers)
         if key not in self._encodings:
-            self._encodings[key] = Encoding.whole(self.dataset.data, *key)
+            encoding = Encoding.whole(self.dataset.data, *key)
+            self._encodings[key] = encoding.to(self.compute.device)
         return self._encodings[key]
 
     def sampling(self, operators: tuple[str, ...]) -> Sampling:
@@ -173,13 +177,13 @@ class LinkTask:
         data, number = self.dataset.data, int(self.dataset.data.num_nodes)
         graph = Data(x=model.inputs(data.x).detach(), num_nodes=number)
         weight = data.get("edge_weight") if "gcn" in model.operators else None
-        if as_matrix:
+        if as_matrix and has_csr(self.compute.device):
             source, target = data.edge_index
             weight = torch.ones(source.numel()) if weight is None else weight
             graph.adj_t = csr(target, source, weight, (number, number))
         else:
             graph.edge_index, graph.edge_weight = data.edge_index, weight
-        return graph
+        return graph.to(graph.x.device)
 
     def loss_of(self, model: LinkModel, seed: int) -> Loss:
         """The loss of one batch of edges and negatives, as a function of the encoder's output."""
@@ -190,7 +194,8 @@ class LinkTask:
         negative = self.negatives(positive, rng)
 
         def loss(h: Tensor, data: Data) -> Tensor:
-            return link_loss(model.score(h, positive), model.score(h, negative))
+            pairs = (positive.to(h.device), negative.to(h.device))
+            return link_loss(*(model.score(h, ends) for ends in pairs))
 
         return loss
 

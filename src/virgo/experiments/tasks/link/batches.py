@@ -55,6 +55,10 @@ class LinkBatches(ABC):
         clipped = CLIPPED.get(ranking.base_name(self.dataset.name))
         self.max_grad_norm = clipped if settings.max_grad_norm is None else settings.max_grad_norm
 
+    def put(self, value: Tensor) -> Tensor:
+        """A tensor where the model is."""
+        return self.task.compute.put(value)
+
     @abstractmethod
     def steps(self, model: LinkModel, rng: np.random.Generator, epoch: int) -> Iterator[LinkStep]:
         """The steps of an epoch."""
@@ -92,7 +96,10 @@ class LinkBatches(ABC):
         h = self.embeddings(model)
         split = self.dataset.split[part]
         return ranking.evaluate(
-            self.dataset.name, split, lambda ends: pairs.scores(model.predictor, h, ends)
+            self.dataset.name,
+            split,
+            lambda ends: pairs.scores(model.predictor, h, self.put(ends)).float(),
+            pairs.piece_of(h),
         )
 
 
@@ -106,7 +113,8 @@ class WholeGraphLinks(LinkBatches):
         for chosen in order.split(self.settings.batch_size):
             positive = edges[:, chosen]
             negative = self.task.negatives(positive, rng)
-            yield LinkStep(encoding(model.encoder, model.learned(), rng), positive, negative)
+            h = encoding(model.encoder, model.learned(), rng)
+            yield LinkStep(h, self.put(positive), self.put(negative))
 
     def embeddings(self, model: LinkModel) -> Tensor:
         """Every node's embedding, without dropout."""
@@ -119,7 +127,9 @@ class LayerwiseLinks(LinkBatches):
     def embeddings(self, model: LinkModel) -> Tensor:
         """Every node's embedding, without dropout."""
         operators = self.task.sampling(model.operators).operators
-        return layerwise(model.encoder, operators, model.inputs(self.dataset.data.x))
+        x = self.dataset.data.x
+        inputs = model.inputs(None if x is None else self.put(x))
+        return layerwise(model.encoder, operators, inputs)
 
 
 class ClusterBatches(LayerwiseLinks):
@@ -143,11 +153,11 @@ class ClusterBatches(LayerwiseLinks):
             if not graph.num_edges:
                 continue
             encoding = Encoding.whole(graph, model.operators, model.num_layers)
+            encoding = encoding.to(self.task.compute.device)
             positive = graph.edge_index
             negative = Targets(int(graph.num_nodes))(positive, rng)
-            yield LinkStep(
-                encoding(model.encoder, model.learned(graph.nodes), rng), positive, negative
-            )
+            h = encoding(model.encoder, model.learned(self.put(graph.nodes)), rng)
+            yield LinkStep(h, self.put(positive), self.put(negative))
 
 
 class SampledLinkBatches(LayerwiseLinks):
@@ -174,7 +184,8 @@ class SampledLinkBatches(LayerwiseLinks):
             nodes, rows = torch.unique(ends, return_inverse=True)
             h = self._encode(model, nodes, rng)
             half = positive.size(1)
-            yield LinkStep(h, rows[:, :half].contiguous(), rows[:, half:].contiguous())
+            positive, negative = rows[:, :half].contiguous(), rows[:, half:].contiguous()
+            yield LinkStep(h, self.put(positive), self.put(negative))
 
     def _encode(self, model: LinkModel, nodes: Tensor, rng: np.random.Generator) -> Tensor:
         from torch_geometric.sampler import NodeSamplerInput
@@ -182,4 +193,5 @@ class SampledLinkBatches(LayerwiseLinks):
         out = self.sampler.sample_from_nodes(NodeSamplerInput(None, nodes))
         x = None if model.embedding is not None else self.dataset.data.x[out.node]
         encoding = Encoding.sampled(out, model.operators, model.num_layers, x)
-        return encoding(model.encoder, model.learned(out.node), rng)
+        encoding = encoding.to(self.task.compute.device)
+        return encoding(model.encoder, model.learned(self.put(out.node)), rng)

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from virgo.errors import GraphError
 from virgo.experiments.models.link import LinkModel, Predictor
-from virgo.experiments.tasks.fused import relu_dropout
+from virgo.experiments.tasks.fused import Kernels, relu_dropout
 
 #: Pairs that go through the predictor at a time.
 PIECE = 1 << 14
@@ -78,7 +78,9 @@ class _Products(torch.autograd.Function):
 
 
 def products(h: Tensor, pairs: Tensor) -> Tensor:
-    """``h[pairs[0]] * h[pairs[1]]`` for float32 on the CPU."""
+    """``h[pairs[0]] * h[pairs[1]]``."""
+    if not Kernels.fit(h):
+        return h[pairs[0]] * h[pairs[1]]
     low, high = pairs.aminmax() if pairs.numel() else (0, -1)
     if low < 0 or high >= h.size(0):  # the loops look up whatever they are told to
         raise GraphError(
@@ -102,6 +104,11 @@ def scores(
     return score.view(-1)
 
 
+def piece_of(h: Tensor) -> int:
+    """Pairs that go through the predictor at a time: a device works on many at once."""
+    return PIECE if h.device.type == "cpu" else PIECE << 4
+
+
 def backward(
     model: LinkModel, h: Tensor, positive: Tensor, negative: Tensor, rng: np.random.Generator
 ) -> float:
@@ -120,7 +127,7 @@ def backward(
     leaf = h.detach().requires_grad_()
     total = 0.0
     for pairs, sign in ((positive, -1.0), (negative, 1.0)):
-        for piece in pairs.split(PIECE, dim=1):
+        for piece in pairs.split(piece_of(h), dim=1):
             score = scores(model.predictor, leaf, piece, rng)
             loss = functional.softplus(sign * score).sum() / pairs.size(1)
             total += loss.item()

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from virgo.devices import total as total_of
 from virgo.errors import DataError
 from virgo.experiments.tasks.metrics import ogb_evaluator
 
@@ -69,9 +70,10 @@ def evaluate(name: str, pairs: Mapping[str, Tensor], score: Score, piece: int = 
 
 
 def _hits(evaluator: Any, pairs: Mapping[str, Tensor], score: Score, piece: int) -> float:
-    best = torch.empty(0)
+    best: Tensor | None = None
     for edges in pairs["edge_neg"].split(piece):
-        negative = torch.cat([best, _without_nan(score(edges.t()), torch.inf)])
+        negative = _without_nan(score(edges.t()), torch.inf)
+        negative = negative if best is None else torch.cat([best, negative])
         best = negative.topk(min(evaluator.K, negative.numel())).values
     hits = 0.0
     for edges in pairs["edge"].split(piece):
@@ -94,7 +96,7 @@ def _reciprocal_rank(
         negative = _without_nan(score(among), torch.inf).view(-1, candidates)
         positive = _without_nan(score(torch.stack([source, target])), -torch.inf)
         ranked = evaluator.eval({"y_pred_pos": positive, "y_pred_neg": negative})
-        total += float(ranked["mrr_list"].double().sum())
+        total += total_of(ranked["mrr_list"])
     return total / len(pairs["source_node"])
 
 
