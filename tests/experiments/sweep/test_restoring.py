@@ -1,0 +1,51 @@
+"""A store that was lost or damaged: one error, and a new one from the exported records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit.sweeps import lasting, records, small
+
+from virgo.cli import main
+from virgo.errors import DataError, VirgoError
+from virgo.experiments.sweep.records import write
+from virgo.experiments.sweep.running import run
+from virgo.experiments.sweep.storage import open_storage
+
+
+def test_records_alone_make_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = tmp_path / "old.db", str(tmp_path / "new.db")
+    run(small(old), 0)
+    write(tmp_path / "out" / "table1.jsonl", records(old))
+    restore = ["sweep", "restore", "--records", str(tmp_path / "out"), "--storage", new]
+    assert main(restore) == 0
+    assert "restored 3 configurations" in capsys.readouterr().out
+    assert lasting(records(new)) == lasting(records(old))
+    assert main(restore) == 0  # nothing twice
+    assert "restored 0 configurations" in capsys.readouterr().out
+    done = run(small(new), 0)
+    assert done.begun == done.seeds == 9  # nothing is run again
+
+
+def test_a_damaged_store_is_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "s.db"
+    run(small(store), 0)
+    data = bytearray(store.read_bytes())
+    data[4096:] = b"\xa5" * (len(data) - 4096)
+    store.write_bytes(data)
+    for suffix in ("-wal", "-shm"):
+        store.with_name(f"s.db{suffix}").unlink(missing_ok=True)
+    for words in (["sweep", "status"], ["sweep", "export"], ["table", "table1"]):
+        assert main([*words, "--storage", str(store)]) == 2
+        said = capsys.readouterr().err
+        assert said.count("virgo: ") == 1
+        assert str(store) in said.replace("\n", "")
+
+
+def test_passwords_are_hidden() -> None:
+    url = "postgresql://me:hunter2@127.0.0.1:1/none?password=hunter3"
+    with pytest.raises(DataError) as caught:
+        open_storage(url)
+    assert "hunter" not in str(caught.value)
+    assert "hunter" not in str(VirgoError(f"got {url}"))
