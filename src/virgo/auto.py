@@ -154,11 +154,13 @@ def choose(model: nn.Module, inputs: Inputs, options: Options) -> Plan:
             Candidate(_title(plan), seen_with(plan), plan)
             for plan in _closed_forms(model, inputs, options, own.seen)
         ]
-        starts = {"own weights": _own_weights(model, units, options)}
-        for distribution in PAIRED:
-            drawn = next((c.plan for c in closed if c.name.endswith(f"+{distribution}")), None)
-            if drawn is not None:
-                starts[f"{distribution} weights"] = _joined(drawn, starts["own weights"])
+        kept = _own_weights(model, units, options)
+        starts = {
+            f"{candidate.plan.distribution} weights": _joined(candidate.plan, kept)
+            for candidate in closed
+            if candidate.plan is not None and candidate.plan.distribution in PAIRED
+        }
+        starts["own weights"] = kept  # last: of equal scores, paired weights train better
         measured = [c for name, start in starts.items() for c in balanced(name, start)]
     candidates = [own, *closed, *measured]
     best = pick(candidates)
