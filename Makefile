@@ -7,6 +7,7 @@ PIP_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.demo
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n $(JOBS)
 # Benchmarks write out/; PUBLISH=--publish makes them rewrite results/, which the documents quote.
@@ -31,7 +32,14 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## initialise a GCN with every method and compare (offline, under a minute)
+# What the demonstration needs, which is little beside what the tests need.
+$(DEMO_STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	$(PIP) -e '.[plot]' scipy
+	@touch $@
+
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP)) ## initialise a GCN with every method and compare (offline, under a minute)
 	$(BIN)/virgo demo
 
 test: $(STAMP) ## quick tests and doctests
