@@ -30,7 +30,7 @@ LIBRARIES = {
     "rich": ("cli", "report"),
     "scipy": ("experiments/sweep/statistics",),
     "ogb": ("experiments/data",),
-    "pandas": ("experiments/data/integrity",),
+    "pandas": ("experiments/data/integrity", "report/notebook"),
     "ibis": ("graph/sql",),
     "duckdb": ("graph/sql",),
     "pyspark": ("graph/sql",),

@@ -7,17 +7,22 @@ import math
 import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from virgo import plan_views
 from virgo.draws import DISTRIBUTIONS, STRUCTURED, generator_for, read_basis, standard
 from virgo.errors import OptionError, PlanError, named_options, shown
 from virgo.network.modules import is_uninitialised, unwrap
 from virgo.network.replicas import fill, whole
 from virgo.report.json_types import check_types
-from virgo.report.text import text_table
+from virgo.report.notebook import NotebookView
+from virgo.report.page import Document
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMAT = 1
 
@@ -57,7 +62,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(NotebookView):
     """What to draw each weight from, how it was arrived at, and what is left alone and why."""
 
     method: str
@@ -256,92 +261,25 @@ class Plan:
     @property
     def coverage(self) -> str:
         """How many weights the plan sets and how, and which it leaves alone, in one line."""
-        rows, left = len(self.rows), [(n, r) for n, r in self.left_alone if not n.endswith("bias")]
-        how = "measured" if self.estimate == "measured" else "in closed form"
-        line = f"{rows} of {rows + len(left)} weights set"
-        if rows:
-            line += f": {rows} {how}"
-        reasons: dict[str, list[str]] = {}
-        for name, reason in left:
-            reasons.setdefault(reason, []).append(name)
-        if left:
-            which = "; ".join(
-                f"{reason} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
-                for reason, names in reasons.items()
-            )
-            line += f"{', ' if rows else ': '}{len(left)} left alone: {which}"
-        return line
-
-    def _choice_lines(self) -> list[str]:
-        """What was chosen of what, and every layer before and after."""
-        assert self.choice is not None
-        tried = [
-            (
-                t["name"],
-                "infinite" if t["score"] is None else f"{t['score']:.2f}",
-                _range(t["forward"]),
-                _range(t["backward"]),
-            )
-            for t in self.choice["tried"]
-        ]
-        lines = [f"auto chose: {self.choice['chosen']} (loss: {self.choice['loss']})"]
-        lines += text_table(("tried", "score", "signal range", "gradient range"), tried)
-        before, after = self.choice["before"], self.choice["after"]
-        body = [
-            (b["layer"] or "(model)", *(_short(x) for x in _pairs(b, a)))
-            for b, a in zip(before, after, strict=False)
-        ]
-        header = ("layer", "signal before", "after", "gradient before", "after")
-        return [*lines, *text_table(header, body), self.coverage]
+        return plan_views.coverage(self)
 
     def __str__(self) -> str:
-        title = f"{self.method} ({self.variant}, {self.estimate}, {self.distribution})"
-        size = ", ".join(
-            f"{value:,} {key}" for key, value in self.graph.items() if key in ("nodes", "edges")
-        )
-        header = ("layer", "weight", "fan in", "fan out", "graph ratio", "variance", "std")
-        body = [
-            (
-                row.layer or "(model)",
-                row.weight.removeprefix(f"{row.layer}.")
-                + (f" x{row.uses}" if row.uses > 1 else ""),
-                str(row.fan_in),
-                str(row.fan_out),
-                f"{row.ratio:.4g}",
-                f"{row.variance:.4g}",
-                f"{row.std:.4g}",
-            )
-            for row in self.rows
-        ]
-        lines = [f"{title} on {size}" if size else title]
-        if body:
-            lines += text_table(header, body, left=2)
-        if self.choice is not None:
-            lines += self._choice_lines()
-            return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
-        if self.measured is not None:
-            for direction, facts in self.measured["achieved"].items():
-                lines.append(
-                    f"measured {direction}: max/min over layers {_range(facts['range'])} "
-                    f"after {self.measured['passes']} passes"
-                )
-        if self.left_alone:
-            lines.append("left alone:")
-            lines += [f"  {name}: {reason}" for name, reason in self.left_alone]
-        lines += [f"note: {note}" for note in self.notes]
-        return "\n".join(lines)
+        return plan_views.text(self)
 
+    def __repr__(self) -> str:
+        return plan_views.one_line(self)
 
-def _pairs(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[float | None, ...]:
-    return before["signal"], after["signal"], before["gradient"], after["gradient"]
+    def records(self) -> list[dict[str, Any]]:
+        """One dictionary per weight: the rows of :meth:`to_frame`."""
+        return plan_views.records(self)
 
+    def document(self) -> Document:
+        """The plan as :func:`virgo.report.page.page` takes it."""
+        return plan_views.document(self)
 
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
-
-
-def _range(value: float | None) -> str:
-    return "infinite" if value is None else f"x{value:.3g}"
+    def figure(self) -> Figure:
+        """The standard deviation of every weight, beside the same method without a graph."""
+        return plan_views.figure(self)
 
 
 def choose_seed(seed: int, generator: torch.Generator | None) -> int:

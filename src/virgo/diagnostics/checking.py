@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from virgo.diagnostics import measurement_views
 from virgo.diagnostics.advice import advise
 from virgo.diagnostics.measurement import (
     Measurement,
@@ -31,12 +32,12 @@ from virgo.network.losses import InferredLoss
 from virgo.network.modules import is_uninitialised, materialise, unwrap
 from virgo.network.probe import Loss
 from virgo.plans import Plan
+from virgo.report.notebook import NotebookView, plots
 from virgo.report.page import Document, variance_chart
 from virgo.report.saving import save, versions
 from virgo.report.text import plain_numbers, show, text_table
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 DIRECTIONS = ("forward", "backward")
@@ -48,24 +49,10 @@ _VARIANCES = (
     "measured / predicted",
     "change from the layer before",
 )
-_LAYER_COLUMNS = {
-    "layer": "index",
-    "what": "name",
-    "width": "width",
-    "mean": "mean",
-    "second moment": "second_moment",
-    "dead units": "dead",
-    "Dirichlet (norm.)": "dirichlet_normalized",
-    "Dirichlet (plain)": "dirichlet_plain",
-    "MAD": "mean_average_distance",
-    "effective rank": "effective_rank",
-    "near zero": "near_zero",
-    "not finite": "non_finite",
-}
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(NotebookView):
     """Predicted beside measured, and a verdict."""
 
     measurement: Measurement
@@ -111,6 +98,11 @@ class Report:
         verdict = {"ok": self.ok, "level": self.level, "verdict": self.verdict}
         return json.dumps(plain_numbers({**verdict, **asdict(self)}), indent=indent)
 
+    def __repr__(self) -> str:
+        causes = "; ".join(f"{f.cause} at {f.layer}" for f in self.findings)
+        verdict = f"{self.level}: {causes}" if causes else self.level
+        return f"Report({self.title}, {len(self.measurement.layers) - 1} layers, {verdict})"
+
     def __str__(self) -> str:
         lines = [f"{self.level.upper()}: {self.verdict}", f"loss: {self.measurement.loss_name}"]
         for direction in DIRECTIONS:
@@ -122,13 +114,18 @@ class Report:
 
     def figure(self) -> Figure:
         """Forward and backward, predicted beside measured, as a matplotlib figure."""
-        from virgo.report.plots import variance_over_depth
+        drawn: Figure = plots("report.plot").variance_over_depth(self._curves(), title=self.title)
+        return drawn
 
-        return variance_over_depth(self._curves(), title=self.title)
-
-    def plot(self) -> list[Axes]:
-        """Matplotlib axes of :meth:`figure`."""
-        return self.figure().axes
+    def records(self) -> list[dict[str, Any]]:
+        """One dictionary per layer, predicted beside measured: the rows of :meth:`to_frame`."""
+        predicted = zip(self.predicted_forward, self.predicted_backward, strict=True)
+        return [
+            {**layer, "predicted_forward": forward, "predicted_backward": backward}
+            for layer, (forward, backward) in zip(
+                self.measurement.records(), predicted, strict=True
+            )
+        ]
 
     def _curves(self) -> dict[str, dict[str, Sequence[float]]]:
         return {
@@ -162,7 +159,7 @@ class Report:
                 )
                 for direction, what in zip(DIRECTIONS, ("Signal", "Gradient"), strict=True)
             ],
-            "tables": [*variances, *_measurement_tables(self.measurement)],
+            "tables": [*variances, *measurement_views.tables(self.measurement)],
             "config": {**self.facts, "thresholds": asdict(self.thresholds)},
             "versions": versions(),
             "notes": [*self.measurement.notes, *self.notes],
@@ -295,28 +292,3 @@ def _measured(
 
 def _quotient(a: float, b: float) -> float:
     return a / b if b and not math.isnan(b) else math.nan
-
-
-def _measurement_tables(measured: Measurement) -> list[Document]:
-    return [
-        {
-            "title": "What each layer receives",
-            "note": "Dirichlet energies with the normalised and the plain Laplacian, divided by "
-            "the squared norm; MAD is the mean average distance (one minus cosine) between nodes.",
-            "header": list(_LAYER_COLUMNS),
-            "rows": [
-                [getattr(layer, name) for name in _LAYER_COLUMNS.values()]
-                for layer in measured.layers
-            ],
-        },
-        {
-            "title": "Gradient norm of every weight",
-            "note": f"loss {measured.loss:.4g} ({measured.loss_name}); the ratio is that of the "
-            f"gradient's norm to the weight's",
-            "header": ["parameter", "gradient norm", "ratio"],
-            "rows": [
-                (name, norm, measured.update_ratios.get(name, math.nan))
-                for name, norm in measured.weight_gradients.items()
-            ],
-        },
-    ]

@@ -7,8 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from virgo.report.notebook import NotebookView, plots
 from virgo.report.page import Document, variance_chart
 from virgo.report.saving import save, versions
 from virgo.report.text import plain_numbers, show, text_table
@@ -100,7 +101,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(NotebookView):
     """The curves, verdicts and failures of all methods side by side."""
 
     curves: tuple[Curve, ...]
@@ -157,6 +158,28 @@ class Comparison:
             for name, curve in forward.items()
         ]
 
+    def records(self) -> list[dict[str, Any]]:
+        """One dictionary per method, depth, direction and layer: the rows of :meth:`to_frame`."""
+        levels = {(health.method, health.depth): health.level for health in self.health}
+        return [
+            {
+                "method": curve.method,
+                "depth": curve.depth,
+                "direction": curve.direction,
+                "layer": layer,
+                "variance": value,
+                "spread": spread,
+                "verdict": levels.get((curve.method, curve.depth)),
+            }
+            for curve in self.curves
+            for layer, (value, spread) in enumerate(zip(curve.values, curve.spread, strict=True))
+        ]
+
+    def __repr__(self) -> str:
+        methods = len({curve.method for curve in self.curves})
+        depths = ", ".join(map(str, self.depths))
+        return f"Comparison({self.title}, {methods} methods, layers {depths}, {self.seeds} draws)"
+
     def __str__(self) -> str:
         lines = [f"{self.title}, mean of {self.seeds} draws"]
         for depth in self.depths:
@@ -168,8 +191,6 @@ class Comparison:
 
     def figure(self, depth: int | None = None) -> Figure:
         """The picture of one depth (the deepest by default) as a matplotlib figure."""
-        from virgo.report.plots import variance_over_depth
-
         depth = self.depths[-1] if depth is None else depth
         values: dict[str, dict[str, Sequence[float]]] = {}
         spreads: dict[str, dict[str, Sequence[float]]] = {}
@@ -177,7 +198,10 @@ class Comparison:
             for name, curve in self.at(depth, direction).items():
                 values.setdefault(name, {})[direction] = curve.values
                 spreads.setdefault(name, {})[direction] = curve.spread
-        return variance_over_depth(values, spreads, title=f"{self.title}, {depth} layers")
+        drawn: Figure = plots("comparison.plot").variance_over_depth(
+            values, spreads, title=f"{self.title}, {depth} layers"
+        )
+        return drawn
 
     def plot(self, depth: int | None = None) -> list[Axes]:
         """Matplotlib axes, forward and backward."""

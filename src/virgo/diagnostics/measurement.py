@@ -14,12 +14,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from virgo.diagnostics import layer_statistics
+from virgo.diagnostics import layer_statistics, measurement_views
 from virgo.diagnostics.layer_statistics import Layer, LayerProbe
 from virgo.errors import GraphError, LayerError, OptionError, named_options
 from virgo.network import reading
@@ -39,19 +39,19 @@ from virgo.network.profile import as_in_training
 from virgo.network.replicas import needs_replica, replica_of
 from virgo.network.trace import Call, Trace, watch
 from virgo.plans import Plan
-from virgo.report.text import plain_numbers, show, text_table
+from virgo.report.notebook import NotebookView
+from virgo.report.page import Document
+from virgo.report.text import plain_numbers
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Draw = tuple[Plan | None, int]
 """A plan to draw from, or None for the model's own weights, and the seed of the draw."""
 
-_HEADER = (
-    *("layer", "name", "width", "forward", "to next", "backward", "mean", "dead"),
-    *("Dirichlet (norm.)", "Dirichlet (plain)", "MAD"),
-)
-
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(NotebookView):
     """The layers of a model in one pass, or their mean over several draws."""
 
     layers: tuple[Layer, ...]
@@ -87,23 +87,22 @@ class Measurement:
         return json.dumps(plain_numbers(asdict(self)), indent=indent)
 
     def __str__(self) -> str:
-        body = [
-            (
-                str(layer.index),
-                layer.name,
-                str(layer.width),
-                show(layer.forward, layer.forward_sd),
-                show(layer.ratio_to_next),
-                show(layer.backward, layer.backward_sd),
-                show(layer.mean),
-                f"{layer.dead:.0%}",
-                show(layer.dirichlet_normalized),
-                show(layer.dirichlet_plain),
-                show(layer.mean_average_distance),
-            )
-            for layer in self.layers
-        ]
-        return "\n".join([*text_table(_HEADER, body, left=2), *(f"note: {n}" for n in self.notes)])
+        return measurement_views.text(self)
+
+    def __repr__(self) -> str:
+        return measurement_views.one_line(self)
+
+    def records(self) -> list[dict[str, Any]]:
+        """One dictionary per layer: the rows of :meth:`to_frame`."""
+        return [asdict(layer) for layer in self.layers]
+
+    def document(self) -> Document:
+        """The measurement as :func:`virgo.report.page.page` takes it."""
+        return measurement_views.document(self)
+
+    def figure(self) -> Figure:
+        """Forward and backward variance over layers, as a matplotlib figure."""
+        return measurement_views.figure(self)
 
 
 @named_options

@@ -17,6 +17,7 @@ from virgo.diagnostics.integrations import Writer, check_writer, write_scalars
 from virgo.diagnostics.step_recorder import StepRecord, StepRecorder
 from virgo.errors import LayerError, OptionError, named_options
 from virgo.network.modules import is_uninitialised, layers_of, unwrap
+from virgo.report.notebook import optional
 from virgo.report.text import plain_numbers
 
 if TYPE_CHECKING:
@@ -134,12 +135,7 @@ class Monitor:
 
     def plot(self) -> Figure:
         """Variance over layers, forward and backward: one line per record, coloured by step."""
-        try:
-            import matplotlib.figure  # noqa: F401
-        except ImportError as error:
-            raise ImportError(
-                "monitor.plot: expected matplotlib, got none. pip install 'virgo-gnn[plot]'."
-            ) from error
+        optional("matplotlib.figure", "monitor.plot", "plot")
         if not self.records:
             raise OptionError(
                 f"monitor.plot: expected at least one record, got none in {self.steps} steps. "

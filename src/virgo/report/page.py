@@ -100,12 +100,12 @@ def page(document: Document) -> str:
         )
     word, icon = VERDICTS[level]
     parts = {
-        "title": _text(document.get("title", "")),
+        "title": escaped(document.get("title", "")),
         "subtitle": _paragraphs([document.get("subtitle", "")], "subtitle"),
         "level": level,
         "word": word,
         "icon": icon,
-        "headline": _text(verdict.get("headline", "")),
+        "headline": escaped(verdict.get("headline", "")),
         "details": _list(verdict.get("details", ())),
         "charts": _embedded([_chart(chart) for chart in document.get("charts", ())]),
         "tables": "\n".join(_table(table) for table in document.get("tables", ())),
@@ -124,7 +124,8 @@ def save_page(document: Document, path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def _text(value: object) -> str:
+def escaped(value: object) -> str:
+    """A value's text as HTML."""
     # A path may hold bytes that are no text (lone surrogates), which no file can be written with.
     return html.escape(str(value).encode("utf-8", "replace").decode("utf-8"))
 
@@ -172,7 +173,7 @@ def _number(value: float | None) -> float | str | None:
     return float(value)
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
     """A table's cell as text, numbers to four digits.
 
     Args:
@@ -181,7 +182,7 @@ def _cell(value: object) -> str:
     Returns:
         The text; a dash for None and NaN.
 
-    >>> [_cell(x) for x in (12, 0.5, 1 / 3e5, float("inf"), float("nan"), None, "cora")]
+    >>> [cell(x) for x in (12, 0.5, 1 / 3e5, float("inf"), float("nan"), None, "cora")]
     ['12', '0.5000', '3.333e-06', '∞', '–', '–', 'cora']
     """
     if value is None:
@@ -209,15 +210,15 @@ def _kind(column: Sequence[str]) -> str:
 
 def _table(table: Document) -> str:
     header = [str(name) for name in table["header"]]
-    rows = [[_cell(value) for value in row] for row in table["rows"]]
+    rows = [[cell(value) for value in row] for row in table["rows"]]
     kinds = [_kind(column) for column in zip(*rows, strict=True)] or [""] * len(header)
 
     def line(cells: Sequence[str], tag: str) -> str:
         return "".join(
-            f"<{tag}{kind}>{_text(cell)}</{tag}>" for cell, kind in zip(cells, kinds, strict=True)
+            f"<{tag}{kind}>{escaped(text)}</{tag}>" for text, kind in zip(cells, kinds, strict=True)
         )
 
-    title = _text(table.get("title", ""))
+    title = escaped(table.get("title", ""))
     body = "\n".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
     return (
         f"<section><h2>{title}</h2>\n{_paragraphs([table.get('note', '')], 'note')}"
@@ -228,11 +229,11 @@ def _table(table: Document) -> str:
 
 
 def _paragraphs(texts: Iterable[object], kind: str) -> str:
-    return "".join(f'<p class="{kind}">{_text(text)}</p>\n' for text in texts if text)
+    return "".join(f'<p class="{kind}">{escaped(text)}</p>\n' for text in texts if text)
 
 
 def _list(items: Iterable[object]) -> str:
-    lines = "".join(f"<li>{_text(item)}</li>" for item in items)
+    lines = "".join(f"<li>{escaped(item)}</li>" for item in items)
     return f"<ul>{lines}</ul>" if lines else ""
 
 
@@ -243,7 +244,7 @@ def _section(title: str, body: str) -> str:
 def _pairs(title: str, values: Mapping[str, object]) -> str:
     """Names and values, folded away; what is not text is written as JSON."""
     lines = "".join(
-        f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in _flat(values)
+        f"<dt>{escaped(name)}</dt><dd>{escaped(value)}</dd>" for name, value in _flat(values)
     )
     return f"<details><summary>{title}</summary><dl>{lines}</dl></details>" if lines else ""
 

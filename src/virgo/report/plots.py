@@ -150,6 +150,30 @@ def variance_over_depth(
     return figure
 
 
+def weight_scales(
+    curves: Mapping[str, Sequence[float]], names: Sequence[str], title: str
+) -> Figure:
+    """The standard deviation of every weight, one curve per way to choose it.
+
+    Args:
+        curves: what to call the way -> standard deviations.
+        names: of the weights; more than 24 are numbered instead.
+        title: of the figure.
+
+    Returns:
+        The figure, on a logarithmic axis.
+    """
+    figure = Figure(figsize=(1.5 * COLUMN_WIDTH, 2.8), layout="constrained")
+    axes = figure.subplots()
+    draw_variances(axes, curves, textwrap.fill(title, 60))
+    axes.set_xlabel("weight", fontsize=9)
+    axes.set_ylabel("standard deviation", fontsize=9)
+    if len(names) <= 24:
+        axes.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=6)
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
 def variance_over_steps(records: Mapping[int, Mapping[str, Sequence[float]]]) -> Figure:
     """Variance over layers, forward and backward: one line per record, coloured by its step.
 
