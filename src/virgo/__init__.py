@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         check,
         compare,
         measure,
+        summary,
     )
     from virgo.experiments.assumptions import verify
     from virgo.graph.operators import Graph, Operator
@@ -60,6 +61,7 @@ __all__ = [
     "plan",
     "register_layer",
     "register_method",
+    "summary",
     "verify",
     "warm_start",
 ]
@@ -77,6 +79,7 @@ _HOMES = {
         "check",
         "compare",
         "measure",
+        "summary",
     ),
     "experiments.assumptions": ("verify",),
     "graph.operators": ("Graph", "Operator"),

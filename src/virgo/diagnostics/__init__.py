@@ -6,6 +6,7 @@ from virgo.diagnostics.comparison import Comparison
 from virgo.diagnostics.integrations import LightningMonitor
 from virgo.diagnostics.measurement import Measurement, measure
 from virgo.diagnostics.monitor import Monitor
+from virgo.diagnostics.summarising import summary
 from virgo.diagnostics.verdict import Finding, Thresholds
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "check",
     "compare",
     "measure",
+    "summary",
 ]

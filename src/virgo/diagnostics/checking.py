@@ -222,7 +222,7 @@ def check(
     False
     """
     limits = thresholds or Thresholds()
-    subject = read_subject(_with_shapes(model, data, forward), data, nodes, forward, seed)
+    subject = read_subject(with_shapes(model, data, forward), data, nodes, forward, seed)
     chosen = (loss or InferredLoss(seed)) if backward else None
     if norms not in ("batch", "fresh"):
         raise OptionError(f"norms: expected batch or fresh, got {norms!r}. Choose one.")
@@ -256,7 +256,7 @@ def check(
     )
 
 
-def _with_shapes(model: nn.Module, data: Any, forward: Forward | None) -> nn.Module:
+def with_shapes(model: nn.Module, data: Any, forward: Forward | None) -> nn.Module:
     """The model, or of a lazy one a copy that ran once."""
     bare = unwrap(model)
     if not is_uninitialised(bare):
