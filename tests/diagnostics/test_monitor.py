@@ -452,7 +452,7 @@ def test_bad_input(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make()
     with pytest.raises(OptionError, match="every: expected at least 1, got 0"):
         Monitor(model, every=0)
-    with pytest.raises(OptionError, match="writer: expected a SummaryWriter, got str"):
+    with pytest.raises(OptionError, match=r"writer: expected a SummaryWriter, .*, got str"):
         Monitor(model, writer="runs")  # type: ignore[arg-type]
     with pytest.raises(LayerError, match="expected at least one message-passing layer"):
         Monitor(nn.Linear(2, 2))
@@ -493,6 +493,84 @@ def test_tensorboard(data: Data, tmp_path: Path) -> None:
         assert [p.value for p in points] == pytest.approx(
             [r.backward[2] for r in monitor.records], rel=1e-6
         )
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_mlflow(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local files, no server."""
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow = pytest.importorskip("mlflow", reason="the mlflow extra is not installed")
+    mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
+    with mlflow.start_run() as run:
+        monitor = recorded(data, 3, writer=mlflow)
+    client = mlflow.MlflowClient()
+    points = client.get_metric_history(run.info.run_id, "virgo/backward/2_into_convs.2")
+    assert {p.step: p.value for p in points} == {r.step: r.backward[2] for r in monitor.records}
+    assert "virgo/gradient_norm/convs.0.lin.weight" in client.get_run(run.info.run_id).data.metrics
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_wandb_offline(data: Data, tmp_path: Path) -> None:
+    """The records are read back from the file that an offline run writes."""
+    wandb = pytest.importorskip("wandb", reason="the wandb extra is not installed")
+    settings = wandb.Settings(silent=True, console="off", x_disable_stats=True)
+    with wandb.init(mode="offline", project="virgo", dir=tmp_path, settings=settings) as run:
+        run.log({"loss": 1.0}, step=100)  # a user's step, which virgo's must not run into
+        monitor = recorded(data, 3, writer=run)
+    history = [row for row in _offline_history(tmp_path) if "virgo/step" in row]
+    assert [row["virgo/step"] for row in history] == [0, 1, 2]
+    tag = "virgo/backward/2_into_convs.2"
+    assert [row[tag] for row in history] == [r.backward[2] for r in monitor.records]
+
+
+def _offline_history(folder: Path) -> Iterator[dict[str, Any]]:
+    from wandb.proto import wandb_internal_pb2
+    from wandb.sdk.internal.datastore import DataStore
+
+    (path,) = folder.rglob("run-*.wandb")
+    store = DataStore()
+    store.open_for_scan(str(path))
+    while (raw := store.scan_data()) is not None:
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(raw)
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            yield {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in items}
+
+
+def test_writers_are_told_by_their_methods(data: Data) -> None:
+    class Run:
+        def __init__(self) -> None:
+            self.axes: dict[str, str] = {}
+            self.rows: list[dict[str, float]] = []
+
+        def define_metric(self, name: str, *, step_metric: str) -> None:
+            self.axes[name] = step_metric
+
+        def log(self, row: dict[str, float]) -> None:
+            self.rows.append(row)
+
+    class Metrics:
+        def __init__(self) -> None:
+            self.rows: dict[int, dict[str, float]] = {}
+
+        def log_metrics(self, metrics: dict[str, float], *, step: int) -> None:
+            self.rows[step] = metrics
+
+    run, metrics = Run(), Metrics()
+    monitor = recorded(data, 2, writer=run)
+    monitor.write_to(metrics)
+    assert run.axes == {"virgo/*": "virgo/step"}
+    assert [row.pop("virgo/step") for row in run.rows] == [0, 1] == list(metrics.rows)
+    assert run.rows == list(metrics.rows.values()) == [r.scalars() for r in monitor.records]
+    record = monitor.records[0]
+    odd = type(record)(0, ("<a__to__b>",), [1.0], [2.0], {"convs.<a>.w": 3.0}, 1)
+    assert set(odd.scalars()) == {
+        "virgo/forward/0__a__to__b_",
+        "virgo/backward/0__a__to__b_",
+        "virgo/gradient_norm/convs._a_.w",
+    }
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
-"""Where a :class:`virgo.Monitor` reports to: TensorBoard, and Lightning and its loggers.
+"""Where a :class:`virgo.Monitor` reports to: TensorBoard, Weights & Biases, MLflow, Lightning.
 
-Neither package is imported before it is used, so ``import virgo`` needs none of them.
+What a writer is, is told by its methods. No package is imported before it is used, so
+``import virgo`` needs none of them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import functools
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from torch import nn
 
@@ -20,10 +21,30 @@ if TYPE_CHECKING:
     from virgo.diagnostics.step_recorder import StepRecord
 
 
-class Writer(Protocol):
+class ScalarWriter(Protocol):
     """``torch.utils.tensorboard.SummaryWriter``, or what has the same ``add_scalar``."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int, /) -> object: ...
+
+
+class MetricsWriter(Protocol):
+    """The module ``mlflow``, which writes to its active run, or a logger of Lightning."""
+
+    def log_metrics(self, metrics: dict[str, float], /, *, step: int) -> object: ...
+
+
+class RunWriter(Protocol):
+    """A run of Weights & Biases: what ``wandb.init(...)`` returns."""
+
+    def define_metric(self, name: str, /, *, step_metric: str) -> object: ...
+
+    def log(self, data: dict[str, float], /) -> object: ...
+
+
+Writer = ScalarWriter | MetricsWriter | RunWriter
+#: The horizontal axis of the charts of Weights & Biases. Its own step is left to the user's calls
+#: of ``run.log``: a step that is lower than the last one would be dropped.
+STEP = "virgo/step"
 
 
 class Trainer(Protocol):
@@ -35,18 +56,33 @@ class Trainer(Protocol):
 
 def check_writer(writer: Writer) -> Writer:
     """The writer itself; raises if it is none."""
-    if not callable(getattr(writer, "add_scalar", None)):
-        raise OptionError(
-            f"writer: expected a SummaryWriter, got {type(writer).__name__}, which has no "
-            f"add_scalar. Pass torch.utils.tensorboard.SummaryWriter(folder)."
-        )
-    return writer
+    if _has(writer, "add_scalar") or _has(writer, "log_metrics"):
+        return writer
+    if _has(writer, "define_metric") and _has(writer, "log"):
+        return writer
+    raise OptionError(
+        f"writer: expected a SummaryWriter, a run of wandb or the module mlflow, got "
+        f"{type(writer).__name__}. Pass torch.utils.tensorboard.SummaryWriter(folder), "
+        f"wandb.init(...) or mlflow."
+    )
+
+
+def _has(writer: object, method: str) -> bool:
+    return callable(getattr(writer, method, None))
 
 
 def write_scalars(record: StepRecord, writer: Writer) -> None:
     """``virgo/forward/<layer>``, ``virgo/backward/<layer>``, ``virgo/gradient_norm/<weight>``."""
-    for tag, value in record.scalars().items():
-        writer.add_scalar(tag, value, record.step)
+    scalars = record.scalars()
+    if _has(writer, "add_scalar"):
+        for tag, value in scalars.items():
+            cast(ScalarWriter, writer).add_scalar(tag, value, record.step)
+    elif _has(writer, "log_metrics"):
+        cast(MetricsWriter, writer).log_metrics(scalars, step=record.step)
+    else:
+        run = cast(RunWriter, writer)
+        run.define_metric("virgo/*", step_metric=STEP)
+        run.log({**scalars, STEP: record.step})
 
 
 class LightningMonitor:

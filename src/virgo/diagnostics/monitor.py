@@ -45,8 +45,9 @@ class Monitor:
     Args:
         model: the model that is trained, as it is or in a ``DataParallel`` wrapper.
         every: steps from one record to the next.
-        writer: a ``torch.utils.tensorboard.SummaryWriter`` (or whatever has its ``add_scalar``)
-            that gets every record as it is made.
+        writer: gets every record as it is made: a ``torch.utils.tensorboard.SummaryWriter`` (or
+            whatever has its ``add_scalar``), a run of Weights & Biases (``wandb.init(...)``), or
+            the module ``mlflow``, for its active run.
 
     >>> import torch, virgo
     >>> from torch.nn.functional import cross_entropy
@@ -127,11 +128,15 @@ class Monitor:
             plain_numbers({**head, "every": self.every, "records": records}), indent=indent
         )
 
-    def to_tensorboard(self, writer: Writer) -> None:
+    def write_to(self, writer: Writer) -> None:
         """Write all records so far; ``Monitor(writer=)`` writes each as it is made instead."""
         check_writer(writer)
         for record in self.records:
             write_scalars(record, writer)
+
+    def to_tensorboard(self, writer: Writer) -> None:
+        """The same as :meth:`write_to`."""
+        self.write_to(writer)
 
     def plot(self) -> Figure:
         """Variance over layers, forward and backward: one line per record, coloured by step."""

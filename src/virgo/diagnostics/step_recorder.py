@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -35,11 +36,11 @@ class StepRecord:
     def scalars(self) -> dict[str, float]:
         """The record as a logger takes it: tag -> number, without those that do not exist."""
         digits = len(str(len(self.names) - 1))
-        tags = [f"{i:0{digits}d}_{name.replace(' ', '_')}" for i, name in enumerate(self.names)]
+        tags = [f"{i:0{digits}d}_{_tag(name)}" for i, name in enumerate(self.names)]
         scalars: dict[str, float] = {}
         for kind, values in (("forward", self.forward), ("backward", self.backward)):
             scalars |= {f"virgo/{kind}/{tag}": v for tag, v in zip(tags, values, strict=True)}
-        scalars |= {f"virgo/gradient_norm/{n}": v for n, v in self.gradient_norms.items()}
+        scalars |= {f"virgo/gradient_norm/{_tag(n)}": v for n, v in self.gradient_norms.items()}
         return {tag: value for tag, value in scalars.items() if not math.isnan(value)}
 
 
@@ -135,6 +136,11 @@ class StepRecorder:
 
         signal.handles = self.hooks.on_gradients(watched, arrive)
         return signal
+
+
+def _tag(name: str) -> str:
+    """A name with the letters that every logger takes; relations have ``<`` and ``>`` in theirs."""
+    return re.sub(r"[^\w.\-]", "_", name)
 
 
 def _norm_into(norms: dict[str, Tensor], name: str) -> Callable[[Tensor], None]:
