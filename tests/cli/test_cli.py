@@ -83,12 +83,12 @@ print(wrong, virgo.init_.__name__)
 
 
 def test_every_command_is_listed_with_its_module(capsys: pytest.CaptureFixture[str]) -> None:
-    there = {word for name in cli._COMMANDS for word in _choices(cli.parser([name, "--help"]))}
-    assert there == set(cli._COMMANDS) == set(_choices(cli.parser()))
+    there = {word for name in cli.COMMANDS for word in _choices(cli.parser([name, "--help"]))}
+    assert there == set(cli.COMMANDS) == set(_choices(cli.parser()))
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert all(f"{name} {what}" in shown for name, (_, what) in cli._COMMANDS.items())
+    assert all(f"{name} {what}" in shown for name, (_, what) in cli.COMMANDS.items())
 
 
 def _choices(parser: Any) -> list[str]:

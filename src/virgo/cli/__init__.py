@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
+from importlib import import_module, metadata
 
 from virgo import __version__
 from virgo.cli.progress import note
@@ -18,7 +19,7 @@ __all__ = ["main", "parser"]
 
 #: Each command with its module and help. Only the module of the given command is imported, as
 #: PyTorch and PyG take seconds: `virgo --help` and `virgo graph` need neither.
-_COMMANDS = {
+COMMANDS = {
     "demo": ("diagnose", "every method on Cora, or on a generated graph if Cora is missing"),
     "methods": ("diagnose", "list the initialisation methods"),
     "check": ("diagnose", "whether signal and gradient survive in a model; exit code 1 if not"),
@@ -34,7 +35,27 @@ _COMMANDS = {
     "sweep": ("sweeping", "run the paper's grids over methods and seeds; resumes after a stop"),
     "bench": ("benching", "plan, step and sweep beside PyG's plain loop, on this machine"),
     "table": ("tables", "the paper's tables beside the measured ones, with statistical tests"),
+    "completion": ("completion", "print a script that completes commands and options in a shell"),
 }
+
+
+class Version(argparse.Action):
+    """``--version``: those of Virgo and of what it runs on, none of which is imported."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        others = [f"{name} {_installed(name)}" for name in ("torch", "torch_geometric")]
+        print(", ".join([f"virgo {__version__}", *others, f"Python {platform.python_version()}"]))
+        parser.exit()
+
+
+def _installed(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "is not installed"
 
 
 def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -51,13 +72,13 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         description="Initialise graph neural networks so that signal and gradient survive.",
         epilog="In Python: virgo.init_(model, data) initialises any PyTorch Geometric model.",
     )
-    top.add_argument("--version", action="version", version=f"virgo {__version__}")
+    top.add_argument("--version", action=Version, help="show the versions and exit")
     commands = top.add_subparsers(required=True, metavar="command")
-    if words and words[0] in _COMMANDS:
-        module, _ = _COMMANDS[words[0]]
+    if words and words[0] in COMMANDS:
+        module, _ = COMMANDS[words[0]]
         import_module(f"virgo.cli.{module}").add_to(commands)
     else:
-        for name, (_, what) in _COMMANDS.items():
+        for name, (_, what) in COMMANDS.items():
             commands.add_parser(name, help=what)
     return top
 
