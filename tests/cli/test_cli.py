@@ -236,6 +236,23 @@ def test_check_on_the_users_own_code(module: str, capsys: pytest.CaptureFixture[
     assert cli.main([*own, f"{module}:with_width"]) == 0
 
 
+def test_check_annotates_for_github(
+    module: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    own = ["check", "--data", f"{module}:make_data", "--format", "github", "--model"]
+    assert cli.main([*own, f"{module}:bad"]) == 1
+    first, *rest = capsys.readouterr().out.splitlines()
+    source = Path(sys.modules[module].__file__ or "")
+    line = source.read_text().splitlines().index("def bad():") + 1
+    where = f"file={source.name},line={line}," if source.parent == Path.cwd() else ""
+    assert first.startswith(f"::error {where}title=virgo check%3A vanishing at ")
+    assert "::The signal vanishes by a factor of " in first
+    assert any(line.startswith("::group::") for line in rest)
+    assert rest[-1] == "::endgroup::"
+    assert cli.main([*own, f"{module}:good"]) == 0
+    assert capsys.readouterr().out.startswith("::notice ")
+
+
 def test_a_dictionary_of_tensors_is_a_graph_too(tmp_path: Path) -> None:
     data = virgo.data.citation_like(num_nodes=150, num_features=40, seed=0)
     torch.save(data.to_dict(), tmp_path / "d.pt")
@@ -456,7 +473,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["--version"])
     assert caught.value.code == 0
-    assert capsys.readouterr().out == f"virgo {virgo.__version__}\n"
+    assert capsys.readouterr().out.startswith(f"virgo {virgo.__version__}, torch ")
 
 
 def test_an_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def test_shapes_parameters_signal_and_gradient(data: Data) -> None:
     assert first[:3] == [f"[100, 20], {edges}", "[100, 8]", f"{20 * 8 + 8}"]
     assert first[3] == show(float(h.detach().square().mean()))
     assert first[4] == show(float(h.grad.square().mean()))
-    assert table["(convs)ModuleList"] == ["--", "--", "312", "--", "--"]
+    assert table["(convs)ModuleList"] == ["--", "--", "304", "--", "--"]
     assert table["(1)Linear"][:3] == ["[100, 8]", "[100, 7]", "63"]
     assert table["(0)ReLU"][2:] == ["--", "--", "--"]
     assert next(iter(table)) == "Two"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import virgo
 from virgo.cli import demo as demonstration
-from virgo.cli import networks
+from virgo.cli import github, networks
 from virgo.cli.arguments import (
     Subparsers,
     add_command,
@@ -195,7 +195,11 @@ def check(args: argparse.Namespace) -> int:
         name = dataset.name
     own = f"with {args.method}" if args.method else "as it is"
     report = replace(report, title=f"{args.model} {own} on {name}", notes=(*report.notes, *notes))
-    print(f"{report.title}\n{report}")
+    if args.format == "github":
+        own_model = load_object(args.model) if ":" in args.model else None
+        print("\n".join(github.of_report(report, own_model)))
+    else:
+        print(f"{report.title}\n{report}")
     write(report, args)
     return 0 if report.ok else 1
 
@@ -312,6 +316,12 @@ def _add_check(commands: Subparsers) -> None:
     add("--seed", type=int, default=0, help="seed of the draw")
     add("--change", type=float, help="factor over the hidden layers that is bad (default 1000)")
     add("--watch", type=float, help="factor that is mentioned (default 30)")
+    add(
+        "--format",
+        choices=("text", "github"),
+        default="text",
+        help="github: annotations for a workflow of GitHub Actions, the report folded below them",
+    )
 
 
 def _add_compare(commands: Subparsers) -> None:

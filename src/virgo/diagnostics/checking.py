@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,8 +94,15 @@ class Report(NotebookView):
             for layer, p, m, b in layers
         ]
 
+    @staticmethod
+    def json_schema() -> dict[str, Any]:
+        """The JSON Schema of :meth:`to_json`, which is also in the package as a file."""
+        file = resources.files("virgo.diagnostics").joinpath("report.schema.json")
+        schema: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return schema
+
     def to_json(self, indent: int | None = None) -> str:
-        """Everything, with the verdict, as JSON."""
+        """Everything, with the verdict, as JSON; :meth:`json_schema` says what is where."""
         verdict = {"ok": self.ok, "level": self.level, "verdict": self.verdict}
         return json.dumps(plain_numbers({**verdict, **asdict(self)}), indent=indent)
 
