@@ -150,7 +150,7 @@ _Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 def _choice_tables(choice: Mapping[str, Any]) -> tuple[_Table, _Table]:
     """The candidates with their scores, and every layer before and after."""
-    tried = [
+    tried: list[tuple[str, ...]] = [
         (
             t["name"],
             "infinite" if t["score"] is None else f"{t['score']:.2f}",
@@ -159,7 +159,7 @@ def _choice_tables(choice: Mapping[str, Any]) -> tuple[_Table, _Table]:
         )
         for t in choice["tried"]
     ]
-    body = [
+    body: list[tuple[str, ...]] = [
         (b["layer"] or "(model)", *(_short(x) for x in _pairs(b, a)))
         for b, a in zip(choice["before"], choice["after"], strict=False)
     ]
