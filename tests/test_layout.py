@@ -25,7 +25,7 @@ LIBRARIES = {
         "experiments/tasks/fused",
         "experiments/tasks/link/pairs",
     ),
-    "matplotlib": ("report", "cli/demo", "diagnostics", "experiments"),
+    "matplotlib": ("report", "cli/demo", "diagnostics", "experiments", "plans", "plan_views"),
     "optuna": ("experiments/sweep",),
     "rich": ("cli", "report"),
     "scipy": ("experiments/sweep/statistics",),
