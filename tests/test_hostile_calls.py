@@ -360,6 +360,7 @@ def run(share: float, seed: int = 0, *, verbose: bool = False) -> tuple[int, lis
     return count, bad
 
 
+@pytest.mark.slow
 def test_some_hostile_calls() -> None:
     count, bad = run(0.04)
     assert count > 80

@@ -16,6 +16,7 @@ from kit import reference_bits
 SAVED = json.loads((Path(__file__).parent / "reference_bits.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_plans_and_weights_are_those_saved() -> None:
     """One test, so that one process computes all of them once."""
     now = reference_bits.cases()

@@ -124,6 +124,7 @@ def test_subspace_iteration_on_a_slow_spectrum_keeps_nearly_all_that_can_be_kept
     assert np.square(matrix @ start).sum() < 0.5 * best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [SAGEConv, GraphConv])
 def test_several_terms_add_their_squares(
     kind: Callable[..., nn.Module], monkeypatch: pytest.MonkeyPatch

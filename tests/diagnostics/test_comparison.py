@@ -191,8 +191,9 @@ def test_a_mistake_in_the_users_maker_is_not_swallowed(data: Data) -> None:
     def broken(depth: int) -> nn.Module:
         raise KeyError("mine")
 
-    with pytest.raises(KeyError, match="mine"):
+    with pytest.raises(virgo.VirgoError, match="KeyError: 'mine'") as raised:
         virgo.compare(broken, data, ["xavier"], [2])
+    assert isinstance(raised.value.__cause__, KeyError)
 
 
 def test_bad_options(data: Data) -> None:

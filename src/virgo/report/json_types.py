@@ -6,9 +6,10 @@ no defaults, one answer.
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -25,33 +26,52 @@ def is_of(value: object, kind: Any) -> bool:
     >>> is_of({"a": [1, 2.5]}, dict[str, list[float]]), is_of(True, int), is_of(None, int | None)
     (True, False, True)
     """
+    return _tester(kind)(value)
+
+
+@functools.cache
+def _tester(kind: Any) -> Callable[[Any], bool]:
+    """The test of one type, made once: tables read tens of thousands of records."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or kind is object:
-        return True
+        return lambda value: True
     if origin in (typing.Union, types.UnionType):
-        return any(is_of(value, part) for part in parts)
+        tests = [_tester(part) for part in parts]
+        return lambda value: any(test(value) for test in tests)
     if origin is typing.Literal:
-        return isinstance(value, str) and value in parts
+        return lambda value: isinstance(value, str) and value in parts
     if origin is tuple:
-        return isinstance(value, (tuple, list)) and _is_tuple(value, parts)
+        return _tuple_tester(parts)
     if origin is not None and issubclass(origin, Mapping):
-        pairs = value.items() if isinstance(value, Mapping) else ()
-        return isinstance(value, Mapping) and all(
-            is_of(key, parts[0]) and is_of(item, parts[1]) for key, item in pairs
+        is_key, is_item = map(_tester, parts)
+        return lambda value: (
+            isinstance(value, Mapping)
+            and all(is_key(key) and is_item(item) for key, item in value.items())
         )
     if origin is not None and issubclass(origin, Sequence):
-        return isinstance(value, (list, tuple)) and all(is_of(item, parts[0]) for item in value)
+        is_element = _tester(parts[0])
+        return lambda value: isinstance(value, (list, tuple)) and all(map(is_element, value))
     if kind is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return lambda value: isinstance(value, (int, float)) and not isinstance(value, bool)
     if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind if isinstance(kind, type) else type(kind))
+        return lambda value: isinstance(value, int) and not isinstance(value, bool)
+    plain = kind if isinstance(kind, type) else type(kind)
+    return lambda value: isinstance(value, plain)
 
 
-def _is_tuple(value: Sequence[object], parts: tuple[Any, ...]) -> bool:
+def _tuple_tester(parts: tuple[Any, ...]) -> Callable[[Any], bool]:
     if len(parts) == 2 and parts[1] is Ellipsis:
-        return all(is_of(item, parts[0]) for item in value)
-    return len(value) == len(parts) and all(map(is_of, value, parts))
+        is_element = _tester(parts[0])
+        return lambda value: isinstance(value, (tuple, list)) and all(map(is_element, value))
+    tests = [_tester(part) for part in parts]
+    return lambda value: (
+        isinstance(value, (tuple, list))
+        and len(value) == len(tests)
+        and all(test(item) for test, item in zip(tests, value, strict=True))
+    )
+
+
+_hints = functools.cache(typing.get_type_hints)
 
 
 def check_types(kind: type, values: Mapping[str, object]) -> None:
@@ -64,7 +84,7 @@ def check_types(kind: type, values: Mapping[str, object]) -> None:
     Raises:
         TypeError: the first that is not.
     """
-    wanted = typing.get_type_hints(kind)
+    wanted = _hints(kind)
     for name, value in values.items():
         if name in wanted and not is_of(value, wanted[name]):
             shown = repr(value)

@@ -33,8 +33,8 @@ _SEATS = {
     name: seat
     for seat, names in enumerate(
         (
-            ("lecun", "Lecun"),
-            ("xavier", "Xavier"),
+            ("lecun", "Lecun", "measured"),
+            ("xavier", "Xavier", "predicted"),
             ("kaiming-backward", "KaiBack"),
             ("virgo-forward", "VirgoFor"),
             ("virgo-backward+mirrored", "mirrored"),

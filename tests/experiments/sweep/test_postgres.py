@@ -155,6 +155,7 @@ def test_a_database_that_does_not_exist(server: str) -> None:
         open_storage(f"{server}/absent")
 
 
+@pytest.mark.slow
 def test_kills_on_postgres(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_kills(database, tmp_path, monkeypatch, rounds=1, seed=1)
 

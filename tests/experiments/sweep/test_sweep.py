@@ -163,8 +163,9 @@ def test_records_survive_a_file_and_are_sorted(tmp_path: Path) -> None:
 
 
 def test_a_number_that_is_none_is_null() -> None:
-    line = Record("t", "d", "m", "i", {}, ({"valid": float("nan")},)).to_json()
-    assert json.loads(line)["seeds"] == [{"valid": None}]
+    seed = {"seed": 0, "test": 0.5, "epoch": 1, "epochs": 2, "seconds": 1.0, "status": "ok"}
+    line = Record("t", "d", "m", "i", {}, ({**seed, "valid": float("nan")},)).to_json()
+    assert json.loads(line)["seeds"] == [{**seed, "valid": None}]
     assert "screen" not in line
     assert Record.from_json(line.replace('"time"', '"later":1,"time"')).time is None
 
@@ -576,6 +577,7 @@ def test_bad_jobs_and_functions(database: str) -> None:
 # --- kills --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_kills_on_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker, then the parent; the rest is done at once, here."""
     check_kills(str(tmp_path / "sweeps.db"), tmp_path, monkeypatch, rounds=1, seed=1)
