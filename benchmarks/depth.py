@@ -133,10 +133,14 @@ def load(name: str) -> Data:
     if name in CITATION:
         data = virgo.data.load(name).data
     else:
-        splits = [virgo.data.load(name, split=seed).data for seed in range(SPLITS)]
-        data = splits[0]
-        for mask in ("train_mask", "val_mask", "test_mask"):
-            data[mask] = torch.stack([split[mask] for split in splits], 1)
+        data = virgo.data.load(name, split=0).data
+        masks = {key: [data[key]] for key in ("train_mask", "val_mask", "test_mask")}
+        for seed in range(1, SPLITS):  # one at a time: CS has half a gigabyte of features
+            split = virgo.data.load(name, split=seed).data
+            for key, parts in masks.items():
+                parts.append(split[key])
+        for key, parts in masks.items():
+            data[key] = torch.stack(parts, 1)
     data.x = data.x / data.x.sum(1, keepdim=True).clamp(min=1e-12)
     data.sparse_x = data.x.to_sparse_csr()
     row, col = data.x.nonzero().t()

@@ -208,7 +208,7 @@ class Compressed:
         return int(self.columns.size)
 
     def __matmul__(self, x: Vector) -> Vector:
-        """The product with a vector, or column by column with a matrix."""
+        """The product with a vector or with several columns."""
         return self.hop(x)
 
     def hop(
@@ -223,7 +223,7 @@ class Compressed:
             x: one number per row, or several columns.
             left: the scale of each result.
             loop: what is added to the diagonal.
-            out: memory for a result of one column.
+            out: memory for the result.
 
         Returns:
             The product.
@@ -233,29 +233,30 @@ class Compressed:
         """
         from virgo.graph import kernels
 
-        if x.ndim == 2:
-            each = [self.hop(column, left, loop) for column in np.ascontiguousarray(x.T)]
-            return np.stack(each, axis=1)
         if len(x) != self.pointer.size - 1:  # the loop looks up whatever it is told to
             raise GraphError(
                 f"x: expected {self.pointer.size - 1:,} numbers, one per node, got {len(x):,}."
             )
         x = np.ascontiguousarray(x, dtype=np.float64)
-        out = np.empty(self.pointer.size - 1) if out is None else out
+        out = np.empty(x.shape) if out is None else out
         pointer = self.pointer.view(np.uint64)
         columns = self.columns.view(f"u{self.columns.itemsize}")
         # one number for all rows is a vector of stride zero, for which numba compiles a loop apart
-        rest = (x, np.broadcast_to(left, out.shape), np.broadcast_to(loop, out.shape), out)
+        rest = (x, np.broadcast_to(left, len(x)), np.broadcast_to(loop, len(x)), out)
+        several = x.ndim == 2
+        plain = kernels.hop_columns if several else kernels.hop
+        weighted = kernels.hop_columns_weighted if several else kernels.hop_weighted
         stamp = self._due()
 
         def block(begin: int, end: int) -> None:
             self._check(begin, end, stamp)
             if self.weights is None:
-                kernels.hop(pointer, columns, *rest, begin, end)
+                plain(pointer, columns, *rest, begin, end)
             else:
-                kernels.hop_weighted(pointer, columns, self.weights, *rest, begin, end)
+                weighted(pointer, columns, self.weights, *rest, begin, end)
 
-        over_blocks(block, self.blocks, self.num_edges, self._releaser())
+        work = self.num_edges * (x.shape[1] if several else 1)
+        over_blocks(block, self.blocks, work, self._releaser())
         self._checked(stamp)
         return out
 

@@ -33,12 +33,17 @@ from virgo.graph.device import vector_of
 from virgo.graph.operators import NodeOperator
 from virgo.graph.vectors import AnyVector, Vector, squared_norm
 
-#: Columns beyond the wanted ones, and products with ``G``, of a subspace iteration.
-OVERSAMPLE, ITERATIONS = 16, 4
+#: Columns beyond the wanted ones, and at most so many products with ``G``, of a subspace iteration.
+OVERSAMPLE, ITERATIONS = 16, 5
+#: A product that changed no singular value by more than this share was the last. On Cora and PubMed
+#: the directions then lack less than half a per cent of the energy that as many can have.
+SETTLED = 0.05
 #: Draws of signs that are averaged where a stage has several terms.
 SIGN_DRAWS = 4
 #: Singular values below this share of the largest do not survive: float32 would round them away.
 SURVIVES = 1e-6
+#: A column of which less than this share is not in the span of those before it adds rounding only.
+DEPENDENT = 1e-12
 #: Features of which fewer than this share are not zero are multiplied as a sparse matrix.
 SPARSE = 0.1
 _CHUNK = 1 << 22  # numbers converted to float64 at a time
@@ -152,7 +157,7 @@ class LinearNetwork:
                 value = _total([_apply(sign, operator, value) for sign, operator in terms])
             if len(self._scales) == i:
                 self._scales.append(self._scale(step, value))
-            outputs.append(value * self._scales[i])
+            outputs.append(_scaled(value, self._scales[i], arriving))
             self._drop_read(outputs, i)
         return _total([out for out, end in zip(outputs, self._ends, strict=True) if end])
 
@@ -161,9 +166,11 @@ class LinearNetwork:
         gradients: dict[int, list[Vector]] = {i: [y] for i, end in enumerate(self._ends) if end}
         received: list[Vector] = []
         for i in reversed(range(len(self._steps))):
-            value = _total(gradients.pop(i)) * self._scales[i]
+            arriving = gradients.pop(i)
+            value = _total(arriving)
             for terms in reversed(self._terms[i]):
                 value = _total([_apply(sign, operator.T, value) for sign, operator in terms])
+            value = _scaled(value, self._scales[i], arriving)
             for parent in self._steps[i].parents:
                 gradients.setdefault(parent, []).append(value)
             if self._steps[i].from_input:
@@ -197,6 +204,14 @@ _NOTHING: Vector = np.empty(0)
 def _apply(sign: float, operator: NodeOperator, x: Vector) -> Vector:
     value: Vector = operator(x)
     return value if sign > 0 else -value
+
+
+def _scaled(value: Vector, scale: float, others: Sequence[Vector]) -> Vector:
+    """``scale * value``, in place unless it is one of others, which operators may have returned."""
+    if any(value is other for other in others):
+        return value * scale
+    value *= scale
+    return value
 
 
 def _total(parts: Sequence[Vector]) -> Vector:
@@ -244,6 +259,41 @@ def surviving_directions(
     return right_singular(gram, features.shape[1], rank, rng)
 
 
+def orthonormal(block: Vector) -> Vector:
+    """An orthonormal basis of what the columns of a block span; zero where they depend.
+
+    >>> orthonormal(np.array([[2.0, 1.0, 1.0], [0.0, 3.0, 1.0]])).tolist()
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+
+    Returns:
+        A block of the same shape.
+    """
+    from virgo.graph import kernels
+
+    rows = np.array(block.T, order="C")
+    kernels.orthonormalise(rows, DEPENDENT)
+    return rows.T
+
+
+def _inner(basis: Vector, product: Vector) -> Vector:
+    """``basis^T product``, made symmetric; by no BLAS, whose bits depend on the threads."""
+    rows, others = np.ascontiguousarray(basis.T), np.ascontiguousarray(product.T)
+    small = np.einsum("if,jf->ij", rows, others)
+    return (small + small.T) / 2
+
+
+def _settled(before: Vector, now: Vector) -> bool:
+    """Whether the squares of singular values that survive, ascending, are what they were before."""
+    survives = now > SURVIVES**2 * now[-1]
+    return not (np.abs(now - before) > 2 * SETTLED * np.abs(now))[survives].any()
+
+
+def _eigen(matrix: Vector) -> tuple[Vector, Vector]:
+    """Of a small symmetric matrix, ascending. PyTorch's, as numpy's wakes all cores for it."""
+    values, vectors = torch.linalg.eigh(torch.from_numpy(matrix))
+    return values.numpy(), vectors.numpy()
+
+
 def right_singular(
     gram: Callable[[Vector], Vector], size: int, rank: int, rng: np.random.Generator
 ) -> Spectrum:
@@ -263,11 +313,14 @@ def right_singular(
     >>> found.values.round(6).tolist(), abs(found.vectors).round(6).tolist()
     ([3.0, 2.0], [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     """
-    basis, _ = np.linalg.qr(rng.standard_normal((size, min(size, rank + OVERSAMPLE))))
-    for _ in range(ITERATIONS):
-        basis, _ = np.linalg.qr(gram(basis))
-    small = basis.T @ gram(basis)
-    squares, rotation = np.linalg.eigh((small + small.T) / 2)
+    basis = orthonormal(rng.standard_normal((size, min(size, rank + OVERSAMPLE))))
+    squares = np.zeros(basis.shape[1])
+    for i in range(ITERATIONS):
+        product = gram(basis)
+        before, (squares, rotation) = squares, _eigen(_inner(basis, product))
+        if i == ITERATIONS - 1 or _settled(before[-rank:], squares[-rank:]):
+            break
+        basis = orthonormal(product)
     values = np.sqrt(np.maximum(squares[::-1], 0.0))[:rank]
     kept = int((values > SURVIVES * values[0]).sum())
     vectors = (basis @ rotation[:, ::-1]).T[:kept]
