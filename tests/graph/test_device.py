@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit import second_device
+from kit import fake_cuda, second_device
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE
@@ -221,6 +221,44 @@ def test_features_there_and_edges_here(data: Data) -> None:
     assert virgo.plan(_same(GCN).to(where), mixed, "virgo").variances == pytest.approx(
         here.variances, rel=1e-9
     )
+
+
+# --- fake CUDA -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [GCN, GraphSAGE, GIN, GAT])
+def test_plan_init_and_check_on_fake_cuda(data: Data, kind: type[torch.nn.Module]) -> None:
+    """FakeTensorMode raises where two devices meet; numbers are stubbed, so only names count."""
+    here = virgo.plan(_same(kind), data, "virgo-backward" if kind is not GAT else "auto")
+    with fake_cuda.fake_cuda() as mode:
+        model, there = _same(kind).to(fake_cuda.CUDA), data.clone().to(fake_cuda.CUDA)
+        for method in ("virgo", "virgo-backward+mirrored", "virgo-forward+measured"):
+            if kind is not GAT or method.endswith("measured"):
+                plan = virgo.plan(model, there, method)
+                assert [row.weight for row in plan.rows] == [row.weight for row in here.rows]
+        virgo.init_(model, there)
+        virgo.init_(model, there, "virgo-backward+measured")
+        virgo.check(model, there)
+        assert all(p.is_cuda for p in model.parameters())
+    assert not any(shape and shape[0] == data.num_nodes for shape in mode.to_host), mode.to_host
+
+
+def test_fake_cuda_refuses_what_cuda_refuses() -> None:
+    """Negative control of the test above."""
+    with fake_cuda.fake_cuda() as mode:
+        there = torch.ones(5).to(fake_cuda.CUDA)
+        with pytest.raises(RuntimeError, match="on the same device"):
+            _ = there + torch.ones(5)
+        with pytest.raises(RuntimeError, match="not supported for tensor subclasses"):
+            there.numpy()
+        assert not mode.to_host
+        assert there.cpu().device.type == "cpu"
+        assert mode.to_host == [(5,)]
+        assert mode.waiting == [(5,)]
+        devices.moved(torch.ones(3), fake_cuda.CUDA)
+        assert mode.overlapping == [(3,)]
+    with pytest.raises((RuntimeError, AssertionError)):
+        torch.ones(5).to(fake_cuda.CUDA)
 
 
 # --- devices without float64 --------------------------------------------------------------------

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit import second_device
+from kit import fake_cuda, second_device
 
 import virgo
-from virgo.experiments.tasks import CPU, Compute, Settings, Training, checkpoint, task_of
+from virgo.experiments.tasks import CPU, Compute, Settings, Training, checkpoint, fused, task_of
 from virgo.experiments.tasks.fused import Kernels, kept_mask, relu_dropout
 
 #: Task -> dataset, network, settings. Every way to train is among them.
@@ -56,18 +56,27 @@ def losses(training: Training, epochs: int) -> list[float]:
     return [training.advance().loss for _ in range(epochs)]
 
 
+def losses_of_steps(training: Training, steps: int) -> list[float]:
+    """The losses of as many epochs as it takes for so many steps."""
+    taken: list[int] = []
+    training.optimiser.register_step_post_hook(lambda *args: taken.append(1))
+    found = []
+    while len(taken) < steps:
+        found += losses(training, 1)
+    return found
+
+
 @pytest.fixture
 def second() -> Compute:
     return Compute(second_device.register())
 
 
-@pytest.mark.parametrize("case", [c for c in NAMES if c != "node sampled"])
+@pytest.mark.parametrize("case", NAMES)
 def test_losses_are_the_same_without_the_compiled_loops(case: str) -> None:
     """20 steps or more with dropout, whose masks do not depend on who computes them."""
-    epochs = 20 if case in ("node", "node sage") else 3
-    with_loops = losses(start(case, CPU), epochs)
+    with_loops = losses_of_steps(start(case, CPU), 20)
     with Kernels.off():
-        without = losses(start(case, CPU), epochs)
+        without = losses_of_steps(start(case, CPU), 20)
     np.testing.assert_allclose(without, with_loops, atol=1e-4)
 
 
@@ -81,6 +90,33 @@ def test_a_run_on_a_second_device_is_that_of_the_cpu(case: str, second: Compute)
         assert torch.equal(a, b.cpu())  # initial bits
     np.testing.assert_allclose(losses(there, 2), losses(here, 2), atol=1e-4)
     assert there.finish().test == pytest.approx(here.finish().test, abs=0.02)
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_an_epoch_on_fake_cuda_mixes_no_devices(case: str) -> None:
+    """Batches of every kind and what they are evaluated on come from pinned memory, unawaited."""
+    dataset(CASES[case][0])  # and cached: what it computes is no part of this
+    with fake_cuda.fake_cuda() as mode:
+        training = start(case, Compute(fake_cuda.CUDA))
+        assert all(p.is_cuda for p in training.model.parameters())
+        mode.waiting.clear()
+        epoch = training.advance()
+    assert epoch.valid is not None
+    assert len(mode.overlapping) > 5
+    assert all(len(shape) == 1 and shape[0] <= 3 for shape in mode.waiting), mode.waiting
+    to_evaluator = {(20, 1)} if case == "molecules" else set()  # OGB's is scikit-learn's
+    assert set(mode.to_host) <= {()} | to_evaluator
+
+
+def test_a_sparse_matrix_is_moved_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch would copy it from unpinned memory."""
+    parts: list[torch.Tensor] = []
+    monkeypatch.setattr(fused, "moved", lambda part, device: parts.append(part) or part)
+    matrix = torch.eye(4).to_sparse_csr()
+    there = fused.put_matrix(matrix, torch.device("cuda"))
+    assert isinstance(there, torch.Tensor)
+    assert [part.numel() for part in parts] == [5, 4, 4]
+    assert torch.equal(there.to_dense(), torch.eye(4))
 
 
 @pytest.mark.parametrize("init", ["virgo-forward+measured", "virgo-backward+mirrored"])

@@ -8,7 +8,7 @@ dropped by a hash of ``i`` and two random words, so the loop has no state and ca
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -168,9 +168,9 @@ def put_matrix(matrix: Tensor, device: torch.device) -> Matrix:
         return moved(matrix, device)
     if not has_csr(device):
         return Coordinates.of(matrix, device)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
-        return matrix.to(device)
+    # part by part: PyTorch copies a sparse matrix from unpinned memory and waits
+    parts = (matrix.crow_indices(), matrix.col_indices(), matrix.values())
+    return _csr_of(*(moved(part, device) for part in parts), matrix.shape)
 
 
 def multiply(matrix: Matrix, other: Tensor) -> Tensor:
@@ -245,11 +245,13 @@ def csr(row: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int]) -> Tens
     """A CSR matrix from coordinates in any order; products sum repeated ones."""
     order = torch.argsort(row * shape[1] + col)
     pointer = offsets(torch.bincount(row, minlength=shape[0])).int()
+    return _csr_of(pointer, col[order].int(), value[order], shape)
+
+
+def _csr_of(pointer: Tensor, col: Tensor, value: Tensor, shape: Sequence[int]) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
-        return torch.sparse_csr_tensor(
-            pointer, col[order].int(), value[order], shape, check_invariants=False
-        )
+        return torch.sparse_csr_tensor(pointer, col, value, shape, check_invariants=False)
 
 
 def offsets(counts: Tensor) -> Tensor:

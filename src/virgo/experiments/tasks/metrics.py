@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
+from virgo.devices import moved
 from virgo.errors import OptionError
 from virgo.experiments.data.datasets import Dataset
 
@@ -31,7 +32,7 @@ def check_dataset(dataset: Dataset, task: str, known: Iterable[str] = ()) -> Non
 
 def accuracy(output: Tensor, y: Tensor) -> float:
     """The share of rows whose largest output is the class (what OGB's evaluator computes)."""
-    return int((output.argmax(1) == y).sum()) / y.numel()
+    return int((output.argmax(1) == moved(y, output.device)).sum()) / y.numel()
 
 
 def rocauc(output: Tensor, y: Tensor) -> float:
@@ -45,7 +46,7 @@ NODE_METRICS = {"accuracy": accuracy, "rocauc": rocauc}
 def node_score(dataset: Dataset, part: str, output: Tensor) -> float:
     """The dataset's metric of an output at the nodes of ``part``."""
     y = dataset.data.y[dataset.split[part]]
-    return NODE_METRICS[dataset.metric](output.float(), y.to(output.device))
+    return NODE_METRICS[dataset.metric](output.float(), y)
 
 
 def loss_for(metric: str) -> Loss:

@@ -82,4 +82,4 @@ class GraphBatches:
         """The metric on the graphs of ``part``."""
         y = self.task.y[self.split[part]]
         output = self.predict(model, part).float()
-        return self.task.score(output, y.to(output.device))
+        return self.task.score(output, y)

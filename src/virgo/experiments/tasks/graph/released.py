@@ -67,7 +67,7 @@ class ReleasedGraphTask(GraphTask):
         """Accuracy; of two classes by the released threshold."""
         if self.dataset.num_classes != 2:
             return super().score(output, y)
-        return float(((output >= THRESHOLD).float() == y).float().mean())
+        return float(((output >= THRESHOLD).float() == self.compute.put(y)).float().mean())
 
 
 _last: list[ReleasedGraphTask] = []

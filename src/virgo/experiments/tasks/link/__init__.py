@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from virgo.devices import has_csr
+from virgo.devices import has_csr, moved
 from virgo.errors import DataError, OptionError
 from virgo.experiments.data.datasets import Dataset
 from virgo.experiments.models.link import LinkModel, link_loss
@@ -194,7 +194,7 @@ class LinkTask:
         negative = self.negatives(positive, rng)
 
         def loss(h: Tensor, data: Data) -> Tensor:
-            pairs = (positive.to(h.device), negative.to(h.device))
+            pairs = (moved(ends, h.device) for ends in (positive, negative))
             return link_loss(*(model.score(h, ends) for ends in pairs))
 
         return loss
