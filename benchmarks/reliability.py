@@ -146,13 +146,13 @@ def killed_builds(kills: int) -> Result:
     return {"tried": tried, "bad": bad}
 
 
-def _killed_sweep(storage: str, folder: Path, kills: int) -> list[str]:
+def _killed_sweep(storage: str, folder: Path, kills: int, seed: int) -> list[str]:
     import pytest
     from kit.sweeps import check_kills
 
     try:
         with pytest.MonkeyPatch.context() as patch:
-            check_kills(storage, folder, patch, rounds=max(1, kills // 2), seed=0)
+            check_kills(storage, folder, patch, rounds=max(1, kills // 2), seed=seed)
     except AssertionError as error:
         return [str(error)[:300]]
     return []
@@ -164,8 +164,25 @@ def killed_sweeps(kills: int) -> Result:
     while tried < kills:  # a sweep is finished after about ten
         with tempfile.TemporaryDirectory() as name:
             some = min(10, kills - tried)
-            bad += _killed_sweep(str(Path(name) / "s.db"), Path(name), some)
+            bad += _killed_sweep(str(Path(name) / "s.db"), Path(name), some, seed=tried)
             tried += some
+    return {"tried": tried, "bad": bad}
+
+
+@experiment(
+    "killed sweeps, PostgreSQL", 100, "records of an undisturbed sweep; each kill costs a seed"
+)
+def killed_sweeps_on_a_server(kills: int) -> Result:
+    from kit.postgres import new_database, served
+
+    bad, tried = [], 0
+    with served() as server:
+        while tried < kills:
+            with tempfile.TemporaryDirectory() as name:
+                some = min(10, kills - tried)
+                database = new_database(server, f"after{tried}")
+                bad += _killed_sweep(database, Path(name), some, seed=tried)
+                tried += some
     return {"tried": tried, "bad": bad}
 
 

@@ -439,7 +439,7 @@ class Stores(Target):
         from virgo.experiments.sweep.running import run
 
         self.sweep = small
-        run(small(pristine / "sweep.db", inits=("xavier", "kaiming")), 0)
+        run(small(pristine / "sweep.db", inits=("xavier", "kaiming-forward")), 0)
         self._join(pristine / "sweep.db")
 
     @staticmethod
@@ -492,7 +492,7 @@ class Records(Target):
         from virgo.experiments.sweep.records import write
         from virgo.experiments.sweep.running import run
 
-        run(small(pristine / "sweep.db", inits=("xavier", "virgo"), curves=True), 0)
+        run(small(pristine / "sweep.db", inits=("xavier", "virgo-forward"), curves=True), 0)
         self.file = write(pristine / "table1.jsonl", records(pristine / "sweep.db"))
 
     def case(self, folder: Path, rng: random.Random) -> None:
