@@ -125,6 +125,15 @@ def spoil_text(text: str, rng: random.Random) -> bytes:
     return json.dumps(spoil_json(json.loads(text), rng)).encode("utf-8", "replace")
 
 
+def _is_json(file: Path) -> bool:
+    """Not if it was spoiled before."""
+    try:
+        json.loads(file.read_text())
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def spoil_folder(folder: Path, rng: random.Random) -> None:
     """A file in it is spoiled, missing, or something else than a file."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -143,7 +152,7 @@ def spoil_folder(folder: Path, rng: random.Random) -> None:
         os.mkfifo(file)
     elif kind == 4:
         file.write_bytes(rng.choice(files).read_bytes())
-    elif file.suffix == ".json":
+    elif file.suffix == ".json" and _is_json(file):
         file.write_bytes(spoil_text(file.read_text(), rng))
     else:
         file.write_bytes(spoil_bytes(file.read_bytes(), rng))
