@@ -119,53 +119,74 @@ def cost_of_bounds(repeats: int) -> Result:
 
 @experiment("killed builds", 100, "the finished graph has the checksums of an undisturbed build")
 def killed_builds(kills: int) -> Result:
+    """So many of each kind; some die while they sort, some before and after they rename."""
     from kit import edges as kit
 
     from virgo.graph.disk import build, read_header
 
-    bad, tried = [], 0
-    kinds: tuple[dict[str, Any], ...] = ({}, {"symmetric": True}, {"relabel": True})
-    for number, options in enumerate(kinds):
+    bad: list[str] = []
+    tried: dict[str, int] = {}
+    kinds = {"plain": {}, "symmetric": {"symmetric": True}, "relabelled": {"relabel": True}}
+    for number, (kind, options) in enumerate(kinds.items()):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             edges = kit.random_edges(number, 5000, 60_000, weighted=number == 1)
             source = kit.WRITERS["npz"](edges, folder)
             build(source, folder / "quiet", memory=2**18, **options)
             quiet = {k: v.sha256 for k, v in read_header(folder / "quiet").files.items()}
-            left, seed = max(1, kills // len(kinds)), 0
-            while left > 0:
-                some = min(left, 8)
+            tried[kind], seed = 0, 0
+            while tried[kind] < kills:
+                some = min(kills - tried[kind] + 1, 25)
                 arguments = [str(source), str(folder / f"g{seed}"), str(seed), str(some)]
                 script = [sys.executable, str(ROOT / "tests/kit/edges.py")]
                 words = [*script, *arguments, json.dumps({"memory": 2**18, **options})]
                 environment = {**os.environ, "PYTHONPATH": _path()}
                 done = subprocess.run(words, capture_output=True, text=True, env=environment)
-                tried, left, seed = tried + some, left - some, seed + 1
-                if done.returncode or json.loads(done.stdout)["files"] != quiet:
-                    bad.append(f"{options}, seed {seed}: {done.stderr[-200:]}")
-    return {"tried": tried, "bad": bad}
+                said = json.loads(done.stdout) if done.returncode == 0 else {"kills": some}
+                tried[kind], seed = tried[kind] + said["kills"], seed + 1
+                if said.get("files") != quiet:
+                    bad.append(f"{kind}, seed {seed}: {done.stderr[-200:]}")
+    return {"tried": sum(tried.values()), "bad": bad, "kinds": tried}
 
 
-def _killed_sweep(storage: str, folder: Path, kills: int) -> list[str]:
+def _killed_sweep(storage: str, folder: Path, kills: int, seed: int, bad: list[str]) -> int:
+    """Returns how many were killed; what went wrong is added to the list."""
     import pytest
     from kit.sweeps import check_kills
 
     try:
         with pytest.MonkeyPatch.context() as patch:
-            check_kills(storage, folder, patch, rounds=max(1, kills // 2), seed=0)
+            return check_kills(storage, folder, patch, rounds=max(1, kills // 2), seed=seed)
     except AssertionError as error:
-        return [str(error)[:300]]
-    return []
+        bad.append(str(error)[:300])
+        return kills
 
 
 @experiment("killed sweeps, SQLite", 100, "records of an undisturbed sweep; each kill costs a seed")
 def killed_sweeps(kills: int) -> Result:
-    bad, tried = [], 0
+    bad: list[str] = []
+    tried = 0
     while tried < kills:  # a sweep is finished after about ten
         with tempfile.TemporaryDirectory() as name:
-            some = min(10, kills - tried)
-            bad += _killed_sweep(str(Path(name) / "s.db"), Path(name), some)
-            tried += some
+            some, store = min(10, kills - tried), str(Path(name) / "s.db")
+            tried += _killed_sweep(store, Path(name), some, tried, bad)
+    return {"tried": tried, "bad": bad}
+
+
+@experiment(
+    "killed sweeps, PostgreSQL", 100, "records of an undisturbed sweep; each kill costs a seed"
+)
+def killed_sweeps_on_a_server(kills: int) -> Result:
+    from kit.postgres import new_database, served
+
+    bad: list[str] = []
+    tried = 0
+    with served() as server:
+        while tried < kills:
+            with tempfile.TemporaryDirectory() as name:
+                some = min(10, kills - tried)
+                database = new_database(server, f"after{tried}")
+                tried += _killed_sweep(database, Path(name), some, tried, bad)
     return {"tried": tried, "bad": bad}
 
 

@@ -309,15 +309,16 @@ WEIGHT: dict[str, dict[str, str]] = {
 def main(source: str, out: str, seed: str, kills: str, options: str) -> None:
     """Build ``out`` in processes that are killed, ``kills`` times, and then in one that is not.
 
-    Some die at a random moment, some right after a random write, the third while it sorts, which
-    a random moment may miss. Prints the stages that the journal was in after each, and the
-    checksums.
+    Some die at a random moment, some right after a random write; the third while it sorts, the
+    sixth before it renames its folder and the seventh after, which a random moment may miss. What
+    was finished nevertheless is built again over itself. Prints how many died, the stages that the
+    journal was in after each, and the checksums.
     """
     from virgo.graph.disk import build, journal, read_header
 
     _load_compiled(Path(out).parent)
     journal.INTERVAL = 0.0  # an entry at every chance, so that there is something to go on from
-    rng, given, stages = random.Random(int(seed)), json.loads(options), []
+    rng, given, stages, died = random.Random(int(seed)), json.loads(options), [], 0
     folder = Path(out).parent / f".{Path(out).name}.building"
     began = time.monotonic()
     if (child := os.fork()) == 0:
@@ -330,25 +331,24 @@ def main(source: str, out: str, seed: str, kills: str, options: str) -> None:
         if child == 0:
             if attempt == 2:
                 _die_sorting(journal)
+            elif attempt in (5, 6):
+                _die_renaming(after=attempt == 6)
             elif attempt % 2:
                 _die_after(rng.randrange(100))
             if attempt % 3:
                 wait_for_entries(journal)
-            build(source, out, **given)
+            build(source, out, force=True, **given)
             os._exit(0)
-        if attempt % 2 == 0 and attempt != 2:
+        if attempt % 2 == 0 and attempt not in (2, 6):
             time.sleep(rng.random() * took)
             os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        died += os.WIFSIGNALED(os.waitpid(child, 0)[1])
         rng.random()  # the child's draws are not ours
         found = journal.read_journal(folder)
         stages.append("finished" if Path(out).exists() else found and found["state"])
-        if Path(out).exists():
-            break
-    if not Path(out).exists():
-        build(source, out, **given)
+    build(source, out, force=True, **given)
     files = {name: one.sha256 for name, one in read_header(out).files.items()}
-    print(json.dumps({"stages": stages, "files": files}))
+    print(json.dumps({"kills": died, "stages": stages, "files": files}))
 
 
 def _load_compiled(folder: Path) -> None:
@@ -387,6 +387,18 @@ def _die_sorting(journal: Any) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     journal.Work.note = dying
+
+
+def _die_renaming(*, after: bool) -> None:
+    """Let this process be killed just before, or just after, a folder gets its final name."""
+    rename = os.rename
+
+    def dying(*names: Any) -> None:
+        if after:
+            rename(*names)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    os.rename = dying
 
 
 def _die_after(writes: int) -> None:

@@ -125,6 +125,15 @@ def spoil_text(text: str, rng: random.Random) -> bytes:
     return json.dumps(spoil_json(json.loads(text), rng)).encode("utf-8", "replace")
 
 
+def _is_json(file: Path) -> bool:
+    """Not if it was spoiled before."""
+    try:
+        json.loads(file.read_text())
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def spoil_folder(folder: Path, rng: random.Random) -> None:
     """A file in it is spoiled, missing, or something else than a file."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -143,7 +152,7 @@ def spoil_folder(folder: Path, rng: random.Random) -> None:
         os.mkfifo(file)
     elif kind == 4:
         file.write_bytes(rng.choice(files).read_bytes())
-    elif file.suffix == ".json":
+    elif file.suffix == ".json" and _is_json(file):
         file.write_bytes(spoil_text(file.read_text(), rng))
     else:
         file.write_bytes(spoil_bytes(file.read_bytes(), rng))
@@ -439,7 +448,7 @@ class Stores(Target):
         from virgo.experiments.sweep.running import run
 
         self.sweep = small
-        run(small(pristine / "sweep.db", inits=("xavier", "kaiming")), 0)
+        run(small(pristine / "sweep.db", inits=("xavier", "kaiming-forward")), 0)
         self._join(pristine / "sweep.db")
 
     @staticmethod
@@ -492,7 +501,7 @@ class Records(Target):
         from virgo.experiments.sweep.records import write
         from virgo.experiments.sweep.running import run
 
-        run(small(pristine / "sweep.db", inits=("xavier", "virgo"), curves=True), 0)
+        run(small(pristine / "sweep.db", inits=("xavier", "virgo-forward"), curves=True), 0)
         self.file = write(pristine / "table1.jsonl", records(pristine / "sweep.db"))
 
     def case(self, folder: Path, rng: random.Random) -> None:

@@ -185,10 +185,13 @@ def _environment(pid: int) -> bytes:
 
 def check_kills(
     storage: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, rounds: int, seed: int
-) -> None:
+) -> int:
     """Kill workers and parents at random moments; the records are those of an undisturbed sweep.
 
     Each killed worker may cost the one seed it was at; with a parent its two workers die.
+
+    Returns:
+        How many were killed.
     """
     choose = random.Random(seed)
     log = folder / "log"
@@ -213,6 +216,7 @@ def check_kills(
     assert repeated <= victim.killed_workers + 2 * victim.killed_parents
     assert victim.killed_workers >= 1
     compare_with_undisturbed(storage, folder, monkeypatch)
+    return victim.killed_workers + victim.killed_parents
 
 
 def compare_with_undisturbed(

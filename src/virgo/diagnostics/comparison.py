@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from virgo.errors import OptionError, shown
 from virgo.report.notebook import NotebookView, plots
 from virgo.report.page import Document, variance_chart
 from virgo.report.saving import save, versions
@@ -192,6 +193,9 @@ class Comparison(NotebookView):
     def figure(self, depth: int | None = None) -> Figure:
         """The picture of one depth (the deepest by default) as a matplotlib figure."""
         depth = self.depths[-1] if depth is None else depth
+        if not isinstance(depth, int) or depth not in self.depths:
+            known = ", ".join(map(str, self.depths))
+            raise OptionError(f"depth: expected one of {known}, got {shown(depth)}. Choose one.")
         values: dict[str, dict[str, Sequence[float]]] = {}
         spreads: dict[str, dict[str, Sequence[float]]] = {}
         for direction in ("forward", "backward"):

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from virgo.diagnostics.checking import with_shapes
 from virgo.diagnostics.measurement import loss_name, read_subject
-from virgo.errors import OptionError
+from virgo.errors import OptionError, named_options
 from virgo.layers import is_message_passing
 from virgo.network.inputs import Forward
 from virgo.network.losses import InferredLoss
@@ -37,6 +37,7 @@ class _Line:
     returned: str = ""
 
 
+@named_options
 def summary(
     model: nn.Module,
     data: Any,

@@ -106,6 +106,8 @@ def preserved(model: nn.Module, *, weights: bool = False) -> Iterator[None]:
         try:
             model.eval()
             _empty_caches(model)
+            for parameter, *_ in parameters:
+                parameter.grad = None  # a loss that runs backward itself would add to it
             yield
         finally:
             with torch.no_grad():

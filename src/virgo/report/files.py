@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from virgo.errors import OptionError, shown
+
 
 @contextlib.contextmanager
 def atomic_write(path: str | Path, *, durable: bool = False) -> Iterator[Path]:
@@ -63,3 +65,23 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def as_path(path: object) -> Path:
+    """The path to save to.
+
+    Args:
+        path: what was given.
+
+    Returns:
+        It as a path.
+
+    Raises:
+        OptionError: if it is none.
+    """
+    try:
+        return Path(path)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise OptionError(
+            f"save: expected a path, got {shown(path)}. Pass a string or a pathlib.Path."
+        ) from error

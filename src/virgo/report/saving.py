@@ -10,7 +10,7 @@ import torch
 import torch_geometric
 
 from virgo.errors import OptionError
-from virgo.report.files import write_text_atomically
+from virgo.report.files import as_path, write_text_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,9 +39,9 @@ def save(result: Saveable, path: str | Path) -> Path:
         The path.
 
     Raises:
-        OptionError: if the file has another ending.
+        OptionError: if it is no path, or the file has another ending.
     """
-    path = Path(path)
+    path = as_path(path)
     kind = path.suffix.lower()
     if kind not in (".html", ".json", ".png", ".pdf", ".svg"):
         raise OptionError(

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import pwd
-import shutil
-import socket
-import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kit.postgres import NoServer, new_database, served
 from kit.sweeps import check_kills, executions, records, small
 
 from virgo.errors import DataError
@@ -22,94 +17,21 @@ from virgo.experiments.sweep.storage import open_storage
 pytest.importorskip("psycopg", reason="psycopg is not installed")
 
 
-def _binaries() -> Path:
-    """The newest of Debian's, or what is on the path."""
-    found = sorted(
-        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3])
-    )
-    on_path = shutil.which("initdb")
-    if not found and on_path is None:
-        pytest.skip("no PostgreSQL server is installed (Debian: postgresql)")
-    return found[-1].parent if found else Path(str(on_path)).parent
-
-
-def _user() -> str | None:
-    """The server refuses to run as root; then someone else has to."""
-    if os.getuid() != 0:
-        return None
-    for name in ("postgres", "nobody"):
-        try:
-            return pwd.getpwnam(name).pw_name
-        except KeyError:
-            continue
-    pytest.skip("PostgreSQL does not run as root, and there is no user postgres or nobody")
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """The URL of a new and empty server, below ``/``: add the name of a database."""
-    binaries, user = _binaries(), _user()
-    # not pytest's own folder: another user could not reach into it
-    with tempfile.TemporaryDirectory(prefix="virgo-postgres-") as name:
-        folder = Path(name)
-        if user:
-            shutil.chown(folder, user)
-        options = {"cwd": folder, "capture_output": True, "text": True, "user": user}
-        made = subprocess.run(
-            [
-                binaries / "initdb",
-                "-D",
-                folder / "data",
-                "-U",
-                "virgo",
-                "-A",
-                "trust",
-                "-E",
-                "UTF8",
-                "--locale",
-                "C",
-                "--no-sync",
-            ],
-            **options,
-        )
-        assert made.returncode == 0, made.stderr
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        started = subprocess.run(
-            [
-                binaries / "pg_ctl",
-                "-D",
-                folder / "data",
-                "-w",
-                "-l",
-                folder / "log",
-                "-o",
-                f"-h 127.0.0.1 -p {port} -k {folder} -F -c timezone=America/New_York",
-                "start",
-            ],
-            **options
-            | {"capture_output": False, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL},
-        )
-        try:
-            assert started.returncode == 0, (folder / "log").read_text()
-            yield f"postgresql://virgo@127.0.0.1:{port}"
-        finally:
-            subprocess.run(
-                [binaries / "pg_ctl", "-D", folder / "data", "-w", "-m", "immediate", "stop"],
-                **options,
-            )
+    try:
+        with served() as url:
+            yield url
+    except NoServer as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture
 def database(server: str, request: pytest.FixtureRequest) -> str:
     """An empty database of this test's own."""
-    import psycopg
-
     name = "".join(c if c.isalnum() else "_" for c in request.node.name)[:60]
-    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')  # type: ignore[arg-type]
-    return f"{server}/{name}"
+    return new_database(server, name)
 
 
 def test_a_sweep_on_postgres(

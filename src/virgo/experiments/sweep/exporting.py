@@ -109,18 +109,19 @@ def collect(storage: Storage, table: str) -> list[Record]:
 def _record(orders: Orders, trial: FrozenTrial) -> Record:
     run, ended = trial.user_attrs.get(RUN, {}), trial.datetime_complete
     seeds = seeds_of(trial)
-    return Record(
+    values = {
         **{name: orders[name] for name in ("table", "dataset", "model", "init", "screen")},
-        config=trial.user_attrs[CONFIG],
-        seeds=tuple(seeds[seed] for seed in sorted(seeds) if seed < trial.user_attrs[TARGET]),
-        generated=run.get("generated"),
-        versions=run.get("versions", {}),
-        commit=run.get("commit"),
-        code=run.get("code"),
-        grid=None if run.get("grid") == PRINTED else run.get("grid"),
-        protocol=None if orders.get("protocol") == VALIDATION else orders.get("protocol"),
-        time=ended.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ") if ended else None,
-    )
+        "config": trial.user_attrs[CONFIG],
+        "seeds": [seeds[seed] for seed in sorted(seeds) if seed < trial.user_attrs[TARGET]],
+        "generated": run.get("generated"),
+        "versions": run.get("versions", {}),
+        "commit": run.get("commit"),
+        "code": run.get("code"),
+        "grid": None if run.get("grid") == PRINTED else run.get("grid"),
+        "protocol": None if orders.get("protocol") == VALIDATION else orders.get("protocol"),
+        "time": ended.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ") if ended else None,
+    }
+    return Record.checked(values)  # the bytes of a store may have been changed
 
 
 def export(storage: Storage, table: str, folder: str | Path) -> tuple[Path, int]:

@@ -113,6 +113,21 @@ class Record:
         raw = json.loads(line)
         if not isinstance(raw, dict):
             raise ValueError(f"expected an object, got {type(raw).__name__}")
+        return cls.checked(raw)
+
+    @classmethod
+    def checked(cls, raw: Mapping[str, Any]) -> Record:
+        """A record of values that somebody else may have written, ignoring unknown fields.
+
+        Args:
+            raw: as JSON has them.
+
+        Returns:
+            The record.
+
+        Raises:
+            ValueError: if a value has another type, or a seed lacks something.
+        """
         known = {item.name: raw[item.name] for item in fields(cls) if item.name in raw}
         check_types(cls, known)
         check_types(_Values, {"config": known.get("config", {})})

@@ -12,17 +12,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from virgo.errors import OptionError
+from virgo.errors import OptionError, shown
 from virgo.experiments.sweep.bench import failed
 from virgo.experiments.sweep.claims import SEED
 from virgo.experiments.sweep.storage import Storage, Worker, open_storage, reading, worker_of
 from virgo.experiments.sweep.worker import HELD_BACK, Stop, Sweep, one_thread, work
 from virgo.experiments.sweep.worker import main as worker_main
+from virgo.graph.threads import cores
 
 _EVERY = 2.0  # seconds between two looks at the storage
 _SHARE = 0.02  # of the time may go into these looks while workers have enough to do
 _HURRY = 0.2  # and while they may be waiting for new trials
 _FAREWELL = 1.0  # seconds that workers have to end by themselves
+_JOBS_PER_CORE = 16  # more only get in each other's way
 _DEATHS = 3  # of workers in one seed until it is given up
 
 
@@ -160,10 +162,9 @@ def run(sweep: Sweep, jobs: int | None = None, report: Report = lambda progress:
 
     Raises:
         VirgoError: as soon as a seed raises one; running trials are put back.
-        OptionError: if ``jobs`` is negative.
+        OptionError: if ``jobs`` is negative, or more than a machine can have.
     """
-    if jobs is not None and jobs < 0:
-        raise OptionError(f"--jobs: expected 0 or more, got {jobs}.")
+    _check_jobs(jobs)
     jobs = sweep.workers(jobs)
     storage = open_storage(sweep.storage, grace=sweep.grace)
     try:
@@ -184,6 +185,20 @@ def run(sweep: Sweep, jobs: int | None = None, report: Report = lambda progress:
         return supervisor.progress()
     finally:
         storage.close()
+
+
+def _check_jobs(jobs: object) -> None:
+    """A slip of the finger must not fill the machine with processes."""
+    if jobs is None:
+        return
+    if not isinstance(jobs, int) or jobs < 0:
+        raise OptionError(f"--jobs: expected 0 or more, got {shown(jobs)}. Leave it out.")
+    most = _JOBS_PER_CORE * cores()
+    if jobs > most:
+        raise OptionError(
+            f"--jobs: expected at most {_JOBS_PER_CORE} for each of {cores()} cores, got "
+            f"{shown(jobs)}. One per core is the fastest; leave it out for that."
+        )
 
 
 def _run_here(sweep: Sweep, storage: Storage, supervisor: Supervisor, report: Report) -> None:

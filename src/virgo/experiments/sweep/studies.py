@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from virgo.errors import OptionError, VirgoWarning
+from virgo.errors import OptionError, VirgoWarning, named_options
 from virgo.experiments.sweep.exporting import collect, export
 from virgo.experiments.sweep.records import Config, Record, canonical
 from virgo.experiments.sweep.running import Progress, run
@@ -55,6 +55,7 @@ class StudyResult:
         return str(self.table)
 
 
+@named_options
 def study(
     data: Named | Mapping[str, Named],
     model: Named | Mapping[str, Named],

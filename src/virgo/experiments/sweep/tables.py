@@ -20,6 +20,7 @@ from virgo.experiments.sweep.remarks import incomparable, remarks
 from virgo.experiments.sweep.selection import Space, select
 from virgo.experiments.sweep.statistics import paired
 from virgo.experiments.sweep.verdicts import Place, ResultCell, Verdict, judged, overlap_of, ranked
+from virgo.report.files import as_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -193,7 +194,7 @@ class ResultsTable:
         Raises:
             OptionError: for any other ending.
         """
-        path = Path(path)
+        path = as_path(path)
         kind = path.suffix.lower()
         texts = {
             ".md": self.to_markdown,

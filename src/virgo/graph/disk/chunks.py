@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
     pickle.UnpicklingError,
+    tokenize.TokenError,  # of numpy, for the header of an array
 )
 
 #: Node ids: an array of integers, or Arrow's array of strings.

@@ -13,7 +13,7 @@ import numpy as np
 
 from virgo.errors import DataError
 from virgo.graph.disk.arrays import EdgeArrayFile, TorchFile, npz_file
-from virgo.graph.disk.chunks import Chunk, Position, Reader, damaged, finite
+from virgo.graph.disk.chunks import BROKEN, Chunk, Position, Reader, damaged, finite
 from virgo.graph.disk.options import BuildOptions
 from virgo.graph.disk.parquet import ParquetFile
 from virgo.graph.disk.text import TextFile
@@ -192,5 +192,5 @@ def _packed_counts(path: Path, name: str) -> list[int] | None:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return [int(count) for count in arrays[name].reshape(-1)] if name in arrays else None
-    except (OSError, ValueError, EOFError, zlib.error) as error:
+    except BROKEN as error:
         raise damaged(path, ".npz file", error) from error
