@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 import sys
+from html import unescape
 from pathlib import Path
 
 from latex2mathml.converter import convert
@@ -71,18 +72,13 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Formulas as MathML, which browsers draw without a script; wide tables scroll by themselves."""
-    html = re.sub(
-        r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', _formula, html, flags=re.S
-    )
-    return html
+    """Formulas as MathML, which browsers draw without a script."""
+    pattern = r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>'
+    return re.sub(pattern, _formula, html, flags=re.S)
 
 
 def _formula(hit: re.Match[str]) -> str:
-    import html
-
-    display = "block" if hit[1] == "div" else "inline"
-    return convert(html.unescape(hit[2]), display=display)
+    return convert(unescape(hit[2]), display="block" if hit[1] == "div" else "inline")
 
 
 def relinked(text: str, source: str, page: str) -> str:
