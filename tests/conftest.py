@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import os
+
+# Before torch and numba load their thread pools: tests run one process per core, and two pools of
+# two spinning threads on two cores take fifty times as long as one thread each.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +20,17 @@ from torch_geometric.data import Data
 
 from virgo.data import load_citation
 
-# Tests run one process per core; more threads than that only get in each other's way.
-torch.set_num_threads(1)
 # Autograd counts devices when it first runs, so this one must be there before any test does.
 if second_device.AVAILABLE:
     second_device.register()
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> None:
+    """Whatever the test before set."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -522,7 +522,7 @@ def test_depth_has_a_column_a_depth() -> None:
     assert "Not run: citeseer, gcn (2, 4," in text
 
 
-def test_models_are_rows_of_tables_2_and_3() -> None:
+def test_models_are_blocks_of_tables_2_and_3() -> None:
     means = {"lecun": 0.5, "xavier": 0.5, "virgo-forward": 0.6, "virgo-backward": 0.5}
     given = [
         *grid_records("ogbl-ddi", means=means, table="table2", model="gcn"),
@@ -530,10 +530,17 @@ def test_models_are_rows_of_tables_2_and_3() -> None:
     ]
     found = build("table2", given)
     text = found.to_markdown()
-    assert "| model | method | ogbl-ddi | ogbl-collab | ogbl-citation2 | ogbl-ppa |" in text
-    (row,) = re.findall(r"\| sage \| lecun \| (.*?) \|", text)
-    assert re.search(r"<br>paper 71.26 ± 13.79 \(-.*\)<br>partial \(3 of 10 seeds\)$", row)
-    assert "| ngnn-sage | xavier | not run<br>paper 73.07 ± 8.57 |" in text
+    blocks = dict(re.findall(r"\*\*([\w-]+)\*\*\n\n((?:\|.*\n)+)", text))
+    assert list(blocks)[:2] == ["gcn", "ngnn-gcn"]
+    assert "| method | ogbl-ddi | ogbl-collab | ogbl-citation2 | ogbl-ppa |" in blocks["gcn"]
+    assert "| method | ogbl-ddi<br>partial (3 of 10 seeds) | ogbl-collab |" in blocks["sage"]
+    (row,) = re.findall(r"\| lecun \| (.*?) \|", blocks["sage"])
+    assert re.search(r"<br>paper 71.26 ± 13.79 \(-.*\)$", row)
+    assert "| xavier | not run<br>paper 73.07 ± 8.57 |" in blocks["ngnn-sage"]
+    ran = found.ran().to_markdown()
+    assert "**ngnn-gcn**" not in ran
+    assert "ogbl-ppa |" not in ran
+    assert r"\multicolumn{5}{l}{sage} \\ \midrule" in found.to_latex()
     assert found.verdict("ogbl-ddi", "sage").family == "partial"
     assert found.verdict("ogbl-ddi", "gcn").family == ""
 

@@ -118,13 +118,12 @@ def _by_dataset(methods: Sequence[str], places: Places) -> list[TableBlock]:
 
 
 def _by_model(methods: Sequence[str], places: Places) -> list[TableBlock]:
-    datasets = list(dict.fromkeys(place.dataset for place in places))
-    rows = [
-        ((model, init), [_at(places, Place(dataset, model), init) for dataset in datasets])
-        for model in dict.fromkeys(place.model for place in places)
-        for init in methods
-    ]
-    return [_block("", ("model", "method"), datasets, rows)]
+    blocks = []
+    for model in dict.fromkeys(place.model for place in places):
+        columns = [place for place in places if place.model == model]
+        names = [place.dataset for place in columns]
+        blocks.append(_by_method(model, methods, places, columns, names))
+    return blocks
 
 
 def _by_depth(methods: Sequence[str], places: Places) -> list[TableBlock]:

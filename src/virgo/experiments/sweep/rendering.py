@@ -1,7 +1,7 @@
 """A laid-out table as text, markdown, LaTeX or HTML, and its cells as CSV and JSON.
 
-Written by hand rather than with pandas, whose writers have no marks and small print within a cell,
-no rules between groups of rows and no attributes of a single HTML cell.
+Written by hand rather than with pandas, whose writers have no marks and small print within a cell
+and no attributes of a single HTML cell.
 """
 
 from __future__ import annotations
@@ -136,18 +136,15 @@ def _tex_block(block: TableBlock) -> list[str]:
         _tex_stack([_tex(name), *([rf"\scriptsize {_tex(small)}"] if small else [])])
         for name, small in zip(block.columns, block.small, strict=True)
     ]
+    title = rf"\multicolumn{{{len(kinds)}}}{{l}}{{{_tex(block.title)}}} \\ \midrule"
     lines = [
-        *([f"% {block.title}"] if block.title else []),
         rf"\begin{{tabular}}{{{kinds}}}",
         r"\toprule",
+        *([title] if block.title else []),
         " & ".join([*map(_tex, block.heads), *columns]) + r" \\",
         r"\midrule",
     ]
-    before = None
     for labels, cells in block.rows:
-        if len(labels) > 1 and before not in (None, labels[0]):
-            lines.append(r"\midrule")
-        before = labels[0]
         lines.append(" & ".join([*map(_tex, labels), *map(_tex_cell, cells)]) + r" \\")
     return [*lines, r"\bottomrule", r"\end{tabular}"]
 
