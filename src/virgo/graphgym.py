@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from virgo.errors import OptionError
+from virgo.errors import OptionError, install
 from virgo.init import init_ as _init
 from virgo.report.files import write_text_atomically
 
@@ -41,8 +41,7 @@ __all__ = ["init_", "main", "set_config", "train"]
 
 if cfg is None:
     raise ImportError(
-        "virgo.graphgym: expected the package yacs, got none. Run: pip install "
-        "'virgo-gnn[graphgym]' (from a checkout: pip install '.[graphgym]')."
+        f"virgo.graphgym: expected the package yacs, got none. {install('graphgym')}."
     )
 
 
@@ -93,9 +92,7 @@ def init_(model: nn.Module, loaders: Any) -> Plan | None:
     call = _Call()
     seed = int(cfg.virgo.seed) if cfg.virgo.seed >= 0 else int(cfg.seed)
     device = next(network.parameters()).device
-    plan = _init(
-        network, batch.to(device), method, seed=seed, forward=call.forward, loss=call.loss
-    )
+    plan = _init(network, batch.to(device), method, seed=seed, forward=call.forward, loss=call.loss)
     logging.info("virgo: %s, %s", method, plan.coverage)
     return plan
 
@@ -161,9 +158,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run() -> None:
     """One run of the configuration, with its seed."""
     import torch_geometric
+    from torch_geometric.graphgym.logger import set_printing
     from torch_geometric.graphgym.model_builder import create_model
     from torch_geometric.graphgym.train import GraphGymDataModule, train
-    from torch_geometric.graphgym.logger import set_printing
     from torch_geometric.graphgym.utils.comp_budget import params_count
     from torch_geometric.graphgym.utils.device import auto_select_device
 
