@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.demo
+DOCS_STAMP := $(VENV)/.docs
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n $(JOBS)
 # Benchmarks write out/; PUBLISH=--publish makes them rewrite results/, which the documents quote.
@@ -16,7 +17,7 @@ BENCHMARKS := $(filter-out benchmarks/publishing.py benchmarks/rmat.py benchmark
 # What the oldest versions are tested with: planning, draws, graphs in memory, on disk and in a database.
 OLDEST := tests/test_draws.py tests/test_bad_input.py tests/graph tests/diagnostics/test_units.py tests/experiments/sweep/test_grids.py
 
-.PHONY: help install demo test test-oldest lint check bench benchmarks format clean
+.PHONY: help install demo test test-oldest lint check docs notebooks dist bench benchmarks format clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -58,6 +59,24 @@ lint: $(STAMP) ## format, lint, import arrows and strict types
 
 check: lint ## lint, then all tests, slow ones, doctests and docs examples included
 	$(PYTEST)
+
+# What the site and a release need, on top of what is there.
+$(DOCS_STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	$(PIP) -e '.[docs,release]'
+	@touch $@
+
+docs: $(DOCS_STAMP) ## the site, into out/site; a warning or a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+notebooks: $(DOCS_STAMP) ## run the tutorials of docs/tutorials and keep their outputs (minutes)
+	$(BIN)/python docs/site/notebooks.py
+
+dist: $(DOCS_STAMP) ## the wheel and the source archive, into dist/, and whether PyPI would take them
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 
 bench: $(STAMP) ## large graphs: benchmarks.json, the pictures and tables of docs/benchmarks.md
 	$(BIN)/python benchmarks/scale.py $(PUBLISH)

@@ -68,6 +68,21 @@ class VirgoWarning(UserWarning):
     """Something worked and is probably not what was wanted."""
 
 
+def install(extra: str) -> str:
+    """How to install an extra of the package, as every message says it.
+
+    Args:
+        extra: its name in pyproject.toml.
+
+    Returns:
+        A sentence without its full stop.
+
+    >>> install("data")
+    "Run: pip install 'virgo-gnn[data]' (from a checkout: pip install '.[data]')"
+    """
+    return f"Run: pip install 'virgo-gnn[{extra}]' (from a checkout: pip install '.[{extra}]')"
+
+
 def suggestion(word: object, known: Iterable[str]) -> str:
     """``" Did you mean distribution?"`` for a misspelt word, or nothing.
 

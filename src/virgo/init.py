@@ -50,12 +50,48 @@ def init_(
 ) -> Plan:
     """Initialise ``model`` in place for the graph in ``data``; returns the plan it applied.
 
-    The same as ``virgo.plan(model, data, method, ...).apply_(model)``; :func:`plan` explains the
-    options. If anything is wrong, one error says what, and the model is untouched.
+    The same as ``virgo.plan(model, data, method, ...).apply_(model)``. If anything is wrong, one
+    error says what, and the model is untouched.
 
     Model and data may be on any device, the model also on the meta device, where it gets memory
     (on the data's device) and numbers, or sharded by ``fully_shard``. Processes that train
     together get the same bits if they pass the same data and seed.
+
+    Args:
+        model: any model with message-passing layers of PyG or DGL in it.
+        data: a ``Data``, ``Batch`` or ``HeteroData``; a ``DGLGraph``; a list or dataset of graphs
+            (merged into the paper's approximation graph); ``(x, edge_index[, edge_weight])``; a
+            sparse matrix; a graph without features, such as ``virgo.Graph.open(path)`` or one in a
+            database.
+        method: one of :func:`virgo.methods`, in any spelling; options may follow a plus, as in
+            ``"virgo-backward+mirrored"``.
+        variant: ``"theorem"``, or ``"released"`` for what the authors' code computes.
+        distribution: ``"uniform"``, ``"normal"``, ``"truncated"``, ``"orthogonal"``,
+            ``"mirrored"`` or ``"spectral"`` (see :mod:`virgo.draws`).
+        signal: the features as one number per node, ``"mean"`` (the paper) or ``"rms"``.
+        estimate: ``"analytic"`` (the theorems) or ``"measured"`` (what the network really does;
+            for layers the theorems do not cover and for exact stability).
+        num_classes: of the softmax cross-entropy on the last layer's own output, for Theorem 4's
+            last-layer rule. Inferred where the last layer's output is the model's and ``data.y``
+            holds classes; ``False`` says there is no such softmax.
+        nonlinearity: the activation, by name or as a function; sets the gain. By default the one
+            that a pass shows between layers, ReLU where there is none.
+        bias: ``"zero"`` (default) or ``"keep"`` (default of the released variant).
+        seed: of the draw, and of everything random on the way to it.
+        generator: take the seed from this generator instead.
+        forward: ``lambda model, data: ...`` for models called in an unusual way.
+        max_graphs: sample this many graphs of a dataset, uniformly with the seed.
+        mean_features: for a graph without features, one number per node: an array or the path of
+            a ``.npy`` file. Without it every node starts with amplitude 1.
+        features: in its place the feature matrix, which may be memory-mapped; a measured estimate
+            on such a graph needs it.
+        nodes: of each neighbourhood that a measured estimate on such a graph samples.
+        loss: ``lambda output, data: ...`` for a measured gradient; cross-entropy on
+            ``data.y[data.train_mask]`` where there are classes.
+        tolerance: how far from equal two layers may be, as a factor, before a measured estimate
+            stops refining.
+        power: of the singular values by which spectral directions are scaled, from -1 (all alike
+            at the far end) to 0.
 
     Returns:
         The plan; ``print`` shows it as a table.

@@ -34,7 +34,14 @@ from virgo.plans import choose_seed
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What training the peer did: the loss before and after, and its name."""
+    """What training the peer did: the loss before and after, and its name.
+
+    Attributes:
+        epochs: of the peer.
+        before: the loss at its start.
+        after: the loss at its end.
+        loss: its name.
+    """
 
     epochs: int
     before: float

@@ -33,6 +33,20 @@ class Row:
 
     ``ratio`` is what the graph adds: the variance over that of the same method without a graph
     (Kaiming's, for Virgo), so it is 1 for the classic methods.
+
+    Attributes:
+        layer: the path of the layer in the model.
+        weight: the name of the parameter.
+        shape: of the parameter.
+        fan_in: how many inputs a unit sums.
+        fan_out: how many units read an input.
+        ratio: of the graph, see above.
+        variance: to draw from.
+        uses: how often the model runs the layer.
+        in_first: whether the weight's first axis is its input, as in layers that keep ``x @ W``.
+        mirror_in: whether its inputs are pairs of mirrored units.
+        mirror_out: whether its outputs are.
+        distribution: where it differs from the plan's.
     """
 
     layer: str
@@ -46,7 +60,7 @@ class Row:
     in_first: bool = False
     mirror_in: bool = False
     mirror_out: bool = False
-    distribution: str | None = None  # where it differs from the plan's
+    distribution: str | None = None
 
     def __post_init__(self) -> None:
         number = isinstance(self.variance, (int, float)) and not isinstance(self.variance, bool)
@@ -58,17 +72,39 @@ class Row:
 
     @property
     def std(self) -> float:
+        """The square root of the variance."""
         return math.sqrt(self.variance)
 
 
 @dataclass(frozen=True)
 class Plan(NotebookView):
-    """What to draw each weight from, how it was arrived at, and what is left alone and why."""
+    """What to draw each weight from, how it was arrived at, and what is left alone and why.
+
+    Attributes:
+        method: its name, as :func:`virgo.methods` has it.
+        rows: one per weight.
+        biases: the names of those that are set to zero.
+        left_alone: name and reason of every parameter that is not touched.
+        variant: ``"theorem"`` or ``"released"``.
+        estimate: ``"analytic"`` or ``"measured"``.
+        distribution: of all weights whose row names no other.
+        signal: how features became one number per node.
+        nonlinearity: the activation that the gain is of.
+        gain: 2 for ReLU.
+        bias: ``"zero"`` or ``"keep"``.
+        seed: of the draw.
+        num_classes: of the last layer's softmax, where there is one.
+        graph: what it was made for: numbers of nodes and edges, and their like.
+        measured: of a measured estimate, what the passes showed.
+        choice: of ``"auto"``, what was tried, before and after.
+        notes: in words, what one should know.
+        basis: of ``"spectral"``, the features' directions; see :func:`virgo.draws.scaled_basis`.
+    """
 
     method: str
     rows: tuple[Row, ...]
-    biases: tuple[str, ...] = ()  # set to zero
-    left_alone: tuple[tuple[str, str], ...] = ()  # parameter name, reason
+    biases: tuple[str, ...] = ()
+    left_alone: tuple[tuple[str, str], ...] = ()
     variant: str = "theorem"
     estimate: str = "analytic"
     distribution: str = "uniform"
@@ -80,9 +116,8 @@ class Plan(NotebookView):
     num_classes: int | None = None
     graph: Mapping[str, Any] = field(default_factory=dict)
     measured: Mapping[str, Any] | None = None
-    choice: Mapping[str, Any] | None = None  # of "auto": what was tried, before and after
+    choice: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
-    #: of "spectral": the features' directions, see :func:`virgo.draws.scaled_basis`
     basis: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -106,7 +141,14 @@ class Plan(NotebookView):
         return {row.weight: row.variance for row in self.rows}
 
     def to_json(self, indent: int | None = None) -> str:
-        """The whole plan as JSON; :meth:`from_json` reads it back exactly."""
+        """The whole plan as JSON; :meth:`from_json` reads it back exactly.
+
+        Args:
+            indent: spaces per level; ``None`` for one line.
+
+        Returns:
+            The text.
+        """
         from virgo import __version__
 
         return json.dumps(
@@ -115,7 +157,17 @@ class Plan(NotebookView):
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Read a plan that :meth:`to_json` wrote."""
+        """Read a plan that :meth:`to_json` wrote.
+
+        Args:
+            text: the JSON.
+
+        Returns:
+            The plan, equal to the one that was written.
+
+        Raises:
+            PlanError: if the text is no plan of this format.
+        """
         try:
             raw = json.loads(text)
             if raw["format"] != FORMAT:

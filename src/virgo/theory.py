@@ -248,6 +248,11 @@ def logits_gradient_variance(
     :math:`1/(N M C)`, and the indicator of these takes the place of :math:`\mathbf 1` in the
     norms of Theorem 2.
 
+    Args:
+        num_nodes: :math:`N`.
+        num_classes: :math:`C`.
+        num_labelled: :math:`M`, where not all nodes are.
+
     Returns:
         The variance.
 

@@ -19,6 +19,7 @@ from torch_geometric.nn import GCN
 
 from virgo.devices import CPU, forked_rng, has_csr
 from virgo.diagnostics import Report, check
+from virgo.errors import install
 from virgo.experiments import data as datasets
 from virgo.init import plan
 from virgo.report.text import text_table
@@ -164,7 +165,7 @@ def _picture(reports: Mapping[str, Report], out: Path) -> str:
     try:
         import matplotlib
     except ImportError:
-        return "not drawn, matplotlib is missing: pip install 'virgo-gnn[plot]'"
+        return f"not drawn, matplotlib is missing. {install('plot')}"
     matplotlib.use("Agg")
     from virgo.report.plots import variance_over_depth
 

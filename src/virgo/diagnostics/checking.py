@@ -54,7 +54,19 @@ _VARIANCES = (
 
 @dataclass(frozen=True)
 class Report(NotebookView):
-    """Predicted beside measured, and a verdict."""
+    """Predicted beside measured, and a verdict.
+
+    Attributes:
+        measurement: what was measured.
+        predicted_forward: the variance of h^0 .. h^L by Theorem 1, undefined where it says nothing.
+        predicted_backward: that of the gradient by Theorem 2.
+        findings: what is wrong, worst first; empty where all is well.
+        thresholds: by which it was judged.
+        title: of the page.
+        facts: about the model and the data.
+        notes: in words, what one should know.
+        advice: what to try, where something that was tried would help.
+    """
 
     measurement: Measurement
     predicted_forward: tuple[float, ...]
@@ -85,7 +97,14 @@ class Report(NotebookView):
         return " ".join([*(f.sentence for f in worst[:2]), self.advice]).strip()
 
     def rows(self, direction: str) -> list[tuple[str, str, float, float, float, float]]:
-        """Layer, name, predicted, measured, measured/predicted, change from the layer before."""
+        """Layer, name, predicted, measured, measured/predicted, change from the layer before.
+
+        Args:
+            direction: ``"forward"`` or ``"backward"``.
+
+        Returns:
+            One row per layer.
+        """
         measured, predicted = (curve[direction] for curve in self._curves().values())
         before = [math.nan, *measured[:-1]] if direction == "forward" else [*measured[1:], math.nan]
         layers = zip(self.measurement.layers, predicted, measured, before, strict=True)
@@ -102,7 +121,14 @@ class Report(NotebookView):
         return schema
 
     def to_json(self, indent: int | None = None) -> str:
-        """Everything, with the verdict, as JSON; :meth:`json_schema` says what is where."""
+        """Everything, with the verdict, as JSON; :meth:`json_schema` says what is where.
+
+        Args:
+            indent: spaces per level; ``None`` for one line.
+
+        Returns:
+            The text.
+        """
         verdict = {"ok": self.ok, "level": self.level, "verdict": self.verdict}
         return json.dumps(plain_numbers({**verdict, **asdict(self)}), indent=indent)
 
@@ -174,7 +200,14 @@ class Report(NotebookView):
         }
 
     def save(self, path: str | Path) -> Path:
-        """Write the report: ``.html`` (one page), ``.json`` or ``.png``, by the file's ending."""
+        """Write the report: ``.html`` (one page), ``.json`` or ``.png``, by the file's ending.
+
+        Args:
+            path: the file; missing folders are made.
+
+        Returns:
+            The path.
+        """
         return save(self, path)
 
 

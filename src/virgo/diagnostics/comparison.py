@@ -103,7 +103,17 @@ class Claim:
 
 @dataclass(frozen=True)
 class Comparison(NotebookView):
-    """The curves, verdicts and failures of all methods side by side."""
+    """The curves, verdicts and failures of all methods side by side.
+
+    Attributes:
+        curves: one per method, depth and direction.
+        seeds: how many draws each curve is the mean of.
+        title: of the page.
+        failures: the methods that could not be run, and why.
+        facts: about the model and the data.
+        notes: in words, what one should know.
+        health: the verdict per method and depth.
+    """
 
     curves: tuple[Curve, ...]
     seeds: int
@@ -115,10 +125,19 @@ class Comparison(NotebookView):
 
     @property
     def depths(self) -> list[int]:
+        """The numbers of layers that were compared."""
         return sorted({curve.depth for curve in self.curves})
 
     def at(self, depth: int, direction: str) -> dict[str, Curve]:
-        """The curves of one panel, by method."""
+        """The curves of one panel, by method.
+
+        Args:
+            depth: the number of layers.
+            direction: ``"forward"`` or ``"backward"``.
+
+        Returns:
+            Method -> curve.
+        """
         return {c.method: c for c in self.curves if (c.depth, c.direction) == (depth, direction)}
 
     def claims(self) -> list[Claim]:
@@ -144,6 +163,14 @@ class Comparison(NotebookView):
         return claims
 
     def to_json(self, indent: int | None = None) -> str:
+        """Curves, claims and verdicts as JSON.
+
+        Args:
+            indent: spaces per level; ``None`` for one line.
+
+        Returns:
+            The text.
+        """
         raw = asdict(self)
         for curve, record in zip(self.curves, raw["curves"], strict=True):
             record |= {"stability": curve.stability, "leaves": curve.leaves}
@@ -151,7 +178,14 @@ class Comparison(NotebookView):
         return json.dumps(plain_numbers(raw), indent=indent)
 
     def table(self, depth: int) -> list[tuple[str, ...]]:
-        """Method, stability and depth of leaving a factor of ten both ways, and the verdict."""
+        """Method, stability and depth of leaving a factor of ten both ways, and the verdict.
+
+        Args:
+            depth: the number of layers.
+
+        Returns:
+            One row per method.
+        """
         forward, backward = self.at(depth, "forward"), self.at(depth, "backward")
         levels = {health.method: health.level for health in self.health if health.depth == depth}
         return [
@@ -191,7 +225,14 @@ class Comparison(NotebookView):
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
     def figure(self, depth: int | None = None) -> Figure:
-        """The picture of one depth (the deepest by default) as a matplotlib figure."""
+        """The picture of one depth as a matplotlib figure.
+
+        Args:
+            depth: the number of layers; the deepest by default.
+
+        Returns:
+            The figure.
+        """
         depth = self.depths[-1] if depth is None else depth
         if not isinstance(depth, int) or depth not in self.depths:
             known = ", ".join(map(str, self.depths))
@@ -208,7 +249,14 @@ class Comparison(NotebookView):
         return drawn
 
     def plot(self, depth: int | None = None) -> list[Axes]:
-        """Matplotlib axes, forward and backward."""
+        """Matplotlib axes, forward and backward.
+
+        Args:
+            depth: the number of layers; the deepest by default.
+
+        Returns:
+            The axes.
+        """
         return self.figure(depth).axes
 
     def document(self) -> Document:
@@ -252,7 +300,14 @@ class Comparison(NotebookView):
         }
 
     def save(self, path: str | Path) -> Path:
-        """Write ``.html``, ``.json`` or a picture, by the file's ending."""
+        """Write ``.html``, ``.json`` or a picture, by the file's ending.
+
+        Args:
+            path: the file; missing folders are made.
+
+        Returns:
+            The path.
+        """
         return save(self, path)
 
 

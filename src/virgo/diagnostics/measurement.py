@@ -52,7 +52,19 @@ Draw = tuple[Plan | None, int]
 
 @dataclass(frozen=True)
 class Measurement(NotebookView):
-    """The layers of a model in one pass, or their mean over several draws."""
+    """The layers of a model in one pass, or their mean over several draws.
+
+    Attributes:
+        layers: statistics of h^0 .. h^L, the input first.
+        weight_gradients: the norm of each weight's gradient, by the weight's name.
+        loss: the value that the gradients are of.
+        draws: how many initialisations it is the mean of.
+        notes: in words, what one should know.
+        facts: numbers of nodes, edges and their like.
+        update_ratios: the norm of each weight's gradient over that of the weight.
+        loss_name: which loss it was.
+        has_head: whether more follows the last message-passing layer.
+    """
 
     layers: tuple[Layer, ...]
     weight_gradients: dict[str, float]
@@ -60,9 +72,9 @@ class Measurement(NotebookView):
     draws: int = 1
     notes: tuple[str, ...] = ()
     facts: dict[str, int] = field(default_factory=dict)
-    update_ratios: dict[str, float] = field(default_factory=dict)  # gradient norm / weight norm
+    update_ratios: dict[str, float] = field(default_factory=dict)
     loss_name: str = "given"
-    has_head: bool = False  # whether more follows the last layer
+    has_head: bool = False
 
     @property
     def hidden(self) -> tuple[Layer, ...]:
@@ -83,7 +95,14 @@ class Measurement(NotebookView):
         return [layer.backward for layer in self.layers]
 
     def to_json(self, indent: int | None = None) -> str:
-        """Everything as JSON (infinite and undefined values as strings)."""
+        """Everything as JSON (infinite and undefined values as strings).
+
+        Args:
+            indent: spaces per level; ``None`` for one line.
+
+        Returns:
+            The text.
+        """
         return json.dumps(plain_numbers(asdict(self)), indent=indent)
 
     def __str__(self) -> str:

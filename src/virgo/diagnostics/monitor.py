@@ -90,7 +90,11 @@ class Monitor:
         return f"Monitor({name}, every={self.every}, records={len(self.records)})"
 
     def start(self, step: int | None = None) -> None:
-        """What ``with`` does on entry; ``step`` is the number of the first step, on resuming."""
+        """What ``with`` does on entry.
+
+        Args:
+            step: the number of the first step, on resuming.
+        """
         self.stop()
         if step is not None:
             self.steps = step
@@ -119,7 +123,14 @@ class Monitor:
         self._arm()
 
     def to_json(self, indent: int | None = None) -> str:
-        """All records as JSON (infinite values as strings, undefined ones as null)."""
+        """All records as JSON (infinite values as strings, undefined ones as null).
+
+        Args:
+            indent: spaces per level; ``None`` for one line.
+
+        Returns:
+            The text.
+        """
         from virgo import __version__
 
         head = {"format": FORMAT, "virgo": __version__, "model": type(self._model).__name__}
@@ -129,13 +140,21 @@ class Monitor:
         )
 
     def write_to(self, writer: Writer) -> None:
-        """Write all records so far; ``Monitor(writer=)`` writes each as it is made instead."""
+        """Write all records so far; ``Monitor(writer=)`` writes each as it is made instead.
+
+        Args:
+            writer: a ``SummaryWriter``, a run of Weights & Biases, or the module ``mlflow``.
+        """
         check_writer(writer)
         for record in self.records:
             write_scalars(record, writer)
 
     def to_tensorboard(self, writer: Writer) -> None:
-        """The same as :meth:`write_to`."""
+        """The same as :meth:`write_to`.
+
+        Args:
+            writer: as there.
+        """
         self.write_to(writer)
 
     def plot(self) -> Figure:

@@ -22,16 +22,22 @@ ONE_DIRECTION = 2.0
 class Thresholds:
     """When to worry. Set on half of the networks that were trained for it (docs/diagnostics.md).
 
-    ``change`` is the factor by which the variance may change over all hidden layers together;
-    ``watch`` the factor from which it is mentioned; ``rank`` and ``rank_watch`` are the shares
-    of the effective rank above 1 that must be left from the first to the last hidden layer.
+    Attributes:
+        change: the factor by which the variance may change over all hidden layers together.
+        watch: the factor from which it is mentioned.
+        dead: the share of units of a hidden layer that are zero everywhere.
+        alike: the mean average distance below which all nodes look alike.
+        first_hop: the second moment after the first layer over that of the input.
+        rank: the share of the effective rank above 1 that must be left from the first to the last
+            hidden layer.
+        rank_watch: the share from which it is mentioned.
     """
 
     change: float = 100.0
     watch: float = 30.0
-    dead: float = 0.75  # share of units of a hidden layer that are zero everywhere
-    alike: float = 1e-4  # mean average distance below which all nodes look alike
-    first_hop: float = 1e-4  # second moment after the first layer over that of the input
+    dead: float = 0.75
+    alike: float = 1e-4
+    first_hop: float = 1e-4
     rank: float = 0.15
     rank_watch: float = 0.2
 

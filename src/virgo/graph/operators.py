@@ -364,7 +364,17 @@ class Graph(GraphOperators):
         return kept
 
     def where(self, mask: Tensor | npt.NDArray[np.bool_]) -> Graph:
-        """The graph of some of the edges, each of weight one, on the same nodes."""
+        """The graph of some of the edges, each of weight one, on the same nodes.
+
+        Args:
+            mask: one truth value per edge.
+
+        Returns:
+            The smaller graph.
+
+        Raises:
+            GraphError: if the edges are not in memory.
+        """
         mask = mask.cpu().numpy() if isinstance(mask, Tensor) else mask
         if not self.has_edges_in_memory:
             raise GraphError(
@@ -441,6 +451,9 @@ class Graph(GraphOperators):
 
         A new vector each time: a hop may use its memory.
 
+        Args:
+            given: the array or the path.
+
         Returns:
             The numbers in float64.
         """
@@ -448,7 +461,17 @@ class Graph(GraphOperators):
 
     @staticmethod
     def multiply(operator: Operator, x: Vector, overwrite: bool, out: Vector | None) -> Vector:
-        """``operator`` on an array; a hop holds two vectors of its own, or one with ``out``."""
+        """``operator`` on an array; a hop holds two vectors of its own, or one with ``out``.
+
+        Args:
+            operator: one of this graph.
+            x: one number per node, or columns of them.
+            overwrite: whether the memory of ``x`` may be used.
+            out: where the result goes, if given.
+
+        Returns:
+            The product.
+        """
         left, right = operator.sides
         for hop in range(operator.hops):
             mine = overwrite or hop > 0
@@ -506,7 +529,14 @@ class Operator:
         return (self.right, self.left) if self.transposed else (self.left, self.right)
 
     def times(self, hops: int) -> Operator:
-        """The operator applied ``hops`` times."""
+        """The operator applied several times.
+
+        Args:
+            hops: how many times.
+
+        Returns:
+            Another operator.
+        """
         return replace(self, hops=self.hops * hops)
 
     def __call__(

@@ -62,6 +62,7 @@ class Term:
 
 
 Stage = tuple[Term, ...]
+"""A sum of terms: what a layer computes in one step, as a tuple of :class:`virgo.Term`."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,15 @@ class LayerView:
     width: int | None = None
 
     def refuse(self, layer: nn.Module, *arguments: str) -> None:
-        """Arguments of a call that the description leaves out."""
+        """Arguments of a call that the description leaves out.
+
+        Args:
+            layer: the one that was called.
+            arguments: the names that must not have been given.
+
+        Raises:
+            LayerError: if one was given.
+        """
         for name in arguments:
             if name in self.given:
                 raise LayerError(
@@ -97,7 +106,17 @@ class LayerView:
                 )
 
     def relations(self, count: int) -> list[Graph]:
-        """The edges of each relation, from 0 to ``count - 1``."""
+        """The edges of each relation.
+
+        Args:
+            count: how many relations there are, numbered from 0.
+
+        Returns:
+            One graph per relation.
+
+        Raises:
+            LayerError: if the relations are not in the data, or the edges not in memory.
+        """
         if self.edge_type is None:
             raise LayerError("relations of edges (edge_type) that are none of the data's tensors")
         if not self.graph.has_edges_in_memory:
@@ -106,7 +125,15 @@ class LayerView:
         return [self.graph.where(kinds == relation) for relation in range(count)]
 
     def mlp(self, operator: NodeOperator, prefix: str) -> list[Stage]:
-        """An operator, then the linear layers that ran below ``prefix``, one stage each."""
+        """An operator, then the linear layers that ran below a name, one stage each.
+
+        Args:
+            operator: of the first stage.
+            prefix: the layer's name for its MLP, such as ``"nn"``.
+
+        Returns:
+            The stages.
+        """
         names = [name for name in self.linears if (name + ".").startswith(prefix + ".")]
         first = names[0] + ".weight" if names else None
         rest = [(Term(self.graph.identity(), name + ".weight"),) for name in names[1:]]

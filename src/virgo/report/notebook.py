@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from virgo.errors import install
 from virgo.report.page import VERDICTS, Document, cell, escaped
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ def optional(module: str, where: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         name = module.partition(".")[0]
-        raise ImportError(
-            f"{where}: expected {name}, got none. pip install 'virgo-gnn[{extra}]'."
-        ) from error
+        raise ImportError(f"{where}: expected {name}, got none. {install(extra)}.") from error
 
 
 class NotebookView:

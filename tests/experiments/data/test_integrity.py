@@ -429,7 +429,7 @@ def test_without_ogb_the_extra_is_named(root: Path, monkeypatch: pytest.MonkeyPa
     miniatures.write("ogbl-ddi", root)
     loaders.__getattr__.cache_clear()
     monkeypatch.setitem(sys.modules, "ogb.linkproppred", None)
-    with pytest.raises(DataError, match=r"expected the library ogb, got .*Install virgo-gnn\[data"):
+    with pytest.raises(DataError, match=r"expected the library ogb, got .*virgo-gnn\[data"):
         load("ogbl-ddi", root)
 
 

@@ -687,7 +687,7 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     source = kit.WRITERS["csv"](random_edges(22, 5, 9), tmp_path)
     monkeypatch.setitem(sys.modules, "pyarrow.csv", None)
     with pytest.raises(
-        DataError, match=r"expected the library pyarrow.* Install virgo-gnn\[scale\]"
+        DataError, match=r"expected the library pyarrow.*pip install 'virgo-gnn\[scale\]"
     ):
         build(source, tmp_path / "graph")
 

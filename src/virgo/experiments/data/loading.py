@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
-from virgo.errors import DataError, named_options
+from virgo.errors import DataError, install, named_options
 from virgo.experiments.data import preprocessing
 from virgo.experiments.data.cache import Progress, prepared, silent
 from virgo.experiments.data.catalogue import CATALOGUE, Entry, entry
@@ -207,8 +207,8 @@ def _process(source: DataSource, temporary: Path) -> None:
         raise
     except ImportError as error:
         raise DataError(
-            f"{row.name}: expected the libraries that its loader needs, got {error}. Install "
-            f"virgo-gnn[data]."
+            f"{row.name}: expected the libraries that its loader needs, got {error}. "
+            f"{install('data')}."
         ) from error
     except Exception as error:  # a damaged file may make a loader raise anything
         raise explain_failure(source, folder, error) from error

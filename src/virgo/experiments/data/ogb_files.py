@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import GlobalStorage
 
-from virgo.errors import DataError
+from virgo.errors import DataError, install
 
 
 def ogb(module: str) -> Any:
@@ -40,7 +40,7 @@ def ogb(module: str) -> Any:
         return importlib.import_module(f"ogb.{module}")
     except ImportError as error:
         raise DataError(
-            f"ogb.{module}: expected the library ogb, got {error}. Install virgo-gnn[data]."
+            f"ogb.{module}: expected the library ogb, got {error}. {install('data')}."
         ) from error
     finally:
         if sys.modules.get("outdated", ...) is None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from virgo.errors import DataError, OptionError
+from virgo.errors import DataError, OptionError, install
 
 #: Up to this many pairs all 2^n ways to flip the signs are counted.
 MOST_FLIPPED = 16
@@ -183,8 +183,7 @@ def student(t: float, degrees: int, level: float = 0.95) -> tuple[float, float]:
         from scipy.special import stdtr, stdtrit
     except ImportError as error:
         raise DataError(
-            "paired test: expected scipy for Student's t, got no such module. "
-            "pip install 'virgo-gnn[sweep]'."
+            f"paired test: expected scipy for Student's t, got no such module. {install('sweep')}."
         ) from error
     return float(2 * stdtr(degrees, -abs(t))), float(stdtrit(degrees, (1 + level) / 2))
 

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from virgo.errors import DataError, OptionError, VirgoError
+from virgo.errors import DataError, OptionError, VirgoError, install
 
 try:
     import optuna
@@ -36,7 +36,7 @@ try:
     from optuna.trial import FrozenTrial, TrialState
 except ImportError as missing:  # pragma: no cover
     raise OptionError(
-        f"sweep: expected the package optuna 4.9 or later, got {missing}. Install virgo-gnn[sweep]."
+        f"sweep: expected the package optuna 4.9 or later, got {missing}. {install('sweep')}."
     ) from missing
 
 WORKER = "worker"  # the attribute of a trial that says who runs it
@@ -128,7 +128,7 @@ def open_storage(where: str | Path, *, grace: int = GRACE, create: bool = True) 
         except ImportError as error:
             raise OptionError(
                 f"--storage: expected the package psycopg for {_shown(url)}, got {error}. "
-                f"Install virgo-gnn[postgresql]."
+                f"{install('postgresql')}."
             ) from error
         except RuntimeError as error:  # another version's tables
             raise DataError(f"--storage {_shown(url)}: {error}") from error

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from virgo.devices import has_fused_adam
-from virgo.errors import DataError, OptionError, VirgoError
+from virgo.errors import DataError, OptionError, VirgoError, install
 from virgo.experiments.models import from_recipe
 from virgo.experiments.tasks.settings import Settings
 from virgo.experiments.tasks.training import Epoch, Task, Training
@@ -241,6 +241,6 @@ def _safetensors() -> Any:
         import safetensors.torch
     except ImportError as error:
         raise OptionError(
-            f"checkpoint: expected safetensors, got {error}. Install virgo-gnn[train]."
+            f"checkpoint: expected safetensors, got {error}. {install('train')}."
         ) from error
     return safetensors

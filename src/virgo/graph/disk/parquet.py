@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from virgo.errors import DataError, OptionError
+from virgo.errors import DataError, OptionError, install
 from virgo.graph.disk.arrays import PAIRS
 from virgo.graph.disk.chunks import Chunk, Position, damaged, numbered
 from virgo.graph.disk.options import BuildOptions
@@ -33,7 +33,7 @@ def arrow(module: str) -> Arrow:
     except ImportError as error:
         raise DataError(
             f"{module}: expected the library pyarrow, which reads Parquet and CSV, got {error}. "
-            f"Install virgo-gnn[scale]."
+            f"{install('scale')}."
         ) from error
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virgo.errors import DataError, OptionError
+from virgo.errors import DataError, OptionError, install
 
 #: Ibis has no types that strict mode accepts.
 Table = Any
@@ -43,8 +43,7 @@ def library(name: str, extra: str) -> Library:
         return importlib.import_module(name)
     except ImportError as error:
         raise OptionError(
-            f"virgo.graph.sql: expected the library {name}, got none ({error}). "
-            f"Install it with pip install 'virgo-gnn[{extra}]'."
+            f"virgo.graph.sql: expected the library {name}, got none ({error}). {install(extra)}."
         ) from error
 
 
