@@ -14,6 +14,8 @@ from torch_geometric.nn import GAT, GCN, GIN, GATConv, GraphSAGE
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 import virgo
+from virgo.network import reading
+from virgo.peer import without_edges
 
 DATA = virgo.data.citation_like(num_nodes=120, seed=0)
 
@@ -145,3 +147,19 @@ def test_a_loss_that_fails_half_way_leaves_the_weights() -> None:
     with pytest.raises(virgo.GraphError, match="expected a finite loss, got nan in epoch 3"):
         virgo.warm_start(model, DATA, loss=loss)
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_edge_weights_are_one_and_pairs_to_predict_stay() -> None:
+    nodes = torch.arange(5)
+    data = Data(
+        x=torch.ones(5, 2),
+        edge_index=torch.stack([nodes, (nodes + 1) % 5]),  # as many edges as nodes
+        edge_weight=torch.full((5,), 3.0),
+        edge_label=torch.tensor([1.0, 0, 1, 0, 1]),
+        edge_label_index=torch.stack([nodes, (nodes + 2) % 5]),
+    )
+    alone = without_edges(reading.read(data)).data
+    assert alone.edge_index.tolist() == [[0, 1, 2, 3, 4]] * 2
+    assert alone.edge_weight.tolist() == [1.0] * 5
+    assert torch.equal(alone.edge_label, data.edge_label)
+    assert torch.equal(alone.edge_label_index, data.edge_label_index)

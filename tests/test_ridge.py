@@ -169,3 +169,94 @@ def test_what_cannot_be_fitted_is_refused_and_nothing_changes() -> None:
             assert torch.equal(value, saved[key])
     with pytest.raises(virgo.OptionError, match="penalty"):
         virgo.fit_last_(GCN(8, 16, 2, 3), data, penalty=-1.0)
+
+
+def test_labels_outside_the_training_rows_have_no_say() -> None:
+    data = labelled()
+    weights = []
+    for y in (data.y, torch.where(data.train_mask, data.y, -1)):
+        model = GCN(8, 16, 2, 3)
+        virgo.init_(model, data, "virgo-backward", seed=0)
+        virgo.fit_last_(model, Data(**{**data.to_dict(), "y": y}))
+        weights.append(model.convs[1].lin.weight)
+    assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize("verb", [virgo.fit_last_, virgo.warm_start])
+@pytest.mark.parametrize("form", ["several splits", "bytes", "empty"])
+def test_a_mask_that_would_let_test_labels_in_is_refused(verb: Any, form: str) -> None:
+    data = labelled()
+    mask = data.train_mask
+    data.train_mask = {
+        "several splits": torch.stack([mask, ~mask], 1),
+        "bytes": mask.to(torch.uint8),
+        "empty": torch.zeros_like(mask),
+    }[form]
+    model = GCN(8, 16, 2, 3)
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(virgo.GraphError, match=r"data\.train_mask: expected True or False"):
+        verb(model, data)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_labels_of_zero_and_one_are_met_around_zero() -> None:
+    data = labelled(nodes=200)
+    data.y = torch.stack([data.y == 0, data.y > 0, data.y == 2], 1).float()
+    model = GCN(8, 32, 2, 3)
+    virgo.init_(model, data, "virgo-backward", seed=0)
+    fit = virgo.fit_last_(model, data)
+    model.eval()
+    with torch.no_grad():
+        logits = model(data.x, data.edge_index)
+    met = (logits > 0) == (data.y > 0)
+    assert fit.after == pytest.approx(float(met[data.train_mask].double().mean()))
+    # a third of all labels are ones: numbers met as 0 and 1 would nearly all be above 0
+    assert fit.after > 0.8
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8])
+def test_classes_of_any_whole_numbers_are_classes(dtype: torch.dtype) -> None:
+    data = labelled()
+    data.y = data.y.to(dtype)[:, None]
+    model = GCN(8, 16, 2, 3)
+    virgo.init_(model, data, "virgo-backward", seed=0)
+    assert virgo.fit_last_(model, data).after > 0.6
+
+
+def test_a_layer_in_half_precision_is_linear_too() -> None:
+    data = labelled()
+    model = GCN(8, 16, 2, 3).bfloat16()
+    virgo.init_(model, data, "virgo-backward", seed=0)
+    assert virgo.fit_last_(model, data).after > 0.6
+
+
+def test_frozen_and_shared_weights_are_refused_and_kept() -> None:
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.again = GCNConv(8, 3), GCNConv(3, 3)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            hidden: Tensor = self.again(self.first(x, edge_index).relu(), edge_index)
+            return self.again(hidden.relu(), edge_index)  # type: ignore[no-any-return]
+
+    frozen = GCN(8, 16, 2, 3)
+    frozen.convs[1].lin.weight.requires_grad_(False)
+    tied = GCN(8, 3, 3, 3)
+    tied.convs[2].lin.weight = tied.convs[1].lin.weight
+    for model, words in (
+        (frozen, r"convs\.1: .* got a frozen lin\.weight"),
+        (tied, r"convs\.2: .* one whose weight is convs\.1\.lin\.weight too"),
+        (Loop(), "again: .* one that runs 2 times"),
+    ):
+        before = [p.detach().clone() for p in model.parameters()]
+        with pytest.raises(virgo.LayerError, match=words):
+            virgo.fit_last_(model, labelled())
+        assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_a_network_that_overflows_is_named_as_such() -> None:
+    model = GCN(8, 16, 2, 3)
+    nn.init.constant_(model.convs[0].lin.weight, float("inf"))
+    with pytest.raises(virgo.GraphError, match="expected a finite output, got NaN or infinity"):
+        virgo.fit_last_(model, labelled())

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from virgo.errors import GraphError, LayerError, OptionError, named_options
 from virgo.network import reading
 from virgo.network.graph_inputs import is_graph
-from virgo.network.inputs import Forward, Inputs, run
+from virgo.network.inputs import Forward, Inputs, run, training_rows
 from virgo.network.losses import InferredLoss
 from virgo.network.modules import is_uninitialised, materialise, preserved, unwrap
 from virgo.network.probe import Loss, call_users_code
@@ -88,7 +88,8 @@ def warm_start(
         The loss before and after.
 
     Raises:
-        GraphError: there are no labels that fit, or the data is of another kind.
+        GraphError: there are no labels that fit, ``train_mask`` is not one boolean per row, or the
+            data is of another kind.
 
     >>> import virgo
     >>> from torch_geometric.nn import GCN
@@ -112,6 +113,8 @@ def warm_start(
             "warm_start: expected one kind of node, got a HeteroData, whose relations lead from "
             "one kind to another and have no peer MLP. Train without it."
         )
+    if loss is None and inputs.data.get("edge_label") is None:
+        training_rows(inputs.data)  # refuses a mask that would let other labels in
     if is_uninitialised(bare):
         materialise(bare, inputs, forward)
     chosen = loss or InferredLoss(seed)
@@ -160,7 +163,9 @@ def without_edges(inputs: Inputs) -> Inputs:
             data[key] = eye if value.layout == eye.layout else eye.to_sparse(layout=value.layout)
         elif key == "edge_index":
             data[key] = loops
-        elif key.startswith("edge_") and value.dim() and value.size(0) == total != nodes:
+        elif key.startswith("edge_label"):
+            continue  # pairs of nodes to be predicted, not edges to walk
+        elif key.startswith("edge_") and value.dim() and value.size(0) == total:
             fill = 1 if key == "edge_weight" else 0
             data[key] = torch.full_like(value[:1], fill).expand(nodes, *value.shape[1:]).clone()
     data.num_nodes = nodes

@@ -6,10 +6,11 @@ training labels is therefore a warm start that costs a few passes of one layer a
 
 .. math:: W^\top = (Z_c^\top Z_c + \lambda I)^{-1} Z_c^\top Y_c
 
-with centred :math:`Z` and one-hot labels, :math:`\lambda` by the leave-one-out error, which for
-ridge regression has a closed form too, and, for classes, the scale that makes the cross-entropy on
-the training labels least. It leaves every other layer alone: spectral weights and this last layer
-make a deep network accurate before its first step (docs/depth.md).
+with centred :math:`Z` and one-hot labels (:math:`\pm 1` where a row may have several labels),
+:math:`\lambda` by the leave-one-out error, which for ridge regression has a closed form too, and,
+for classes and labels, the scale that makes the cross-entropy on the training rows least. It leaves
+every other layer alone: spectral weights and this last layer make a deep network accurate before
+its first step (docs/depth.md).
 
 :math:`Z` is read off the layer itself by giving it unit weights, so that any layer is served whose
 output is linear in its weights, and others are noticed.
@@ -29,7 +30,7 @@ from torch.nn import functional
 from virgo.errors import GraphError, LayerError, OptionError, named_options
 from virgo.network import reading
 from virgo.network.graph_inputs import is_graph
-from virgo.network.inputs import Forward, is_classes, run
+from virgo.network.inputs import Forward, is_classes, run, training_rows
 from virgo.network.modules import hooked, is_linear, is_uninitialised, layers_of, preserved, unwrap
 from virgo.network.probe import call_users_code
 
@@ -46,7 +47,7 @@ class LastFit:
         layer: the path of the last layer.
         penalty: of ridge regression.
         scale: by which the fitted outputs were multiplied.
-        before: share of the training labels that were met, or the squared error, before.
+        before: share of the training labels that were met, or of numbers the squared error.
         after: the same, after.
     """
 
@@ -69,13 +70,13 @@ def fit_last_(
 ) -> LastFit:
     """Fit the last layer to the training labels by ridge regression, in place.
 
-    Call it after :func:`virgo.init_`. Only the weights and the bias of the last layer change; on an
-    error nothing does.
+    Call it after :func:`virgo.init_`. Only the weights and the biases of the last layer change; on
+    an error nothing does.
 
     Args:
         model: any model whose last layer's output is its own, with or without a (log-)softmax.
-        data: a ``Data`` or ``Batch`` with ``y``: classes, or numbers to be met; only rows in
-            ``train_mask`` count.
+        data: a ``Data`` or ``Batch`` with ``y``: classes, zeros and ones for labels of which a row
+            may have several, or numbers to be met; only rows in ``train_mask`` count.
         penalty: of ridge regression; by default the one with the least leave-one-out error.
         forward: ``lambda model, data: ...`` for models called in an unusual way.
 
@@ -84,8 +85,10 @@ def fit_last_(
 
     Raises:
         OptionError: the penalty is not positive.
-        GraphError: there are no labels that fit the last layer.
-        LayerError: something learned follows the last layer, or it is not linear in its weights.
+        GraphError: there are no labels that fit the last layer, or ``train_mask`` is not one
+            boolean per row.
+        LayerError: something learned follows the last layer, it is not linear in its weights, or
+            they are frozen or used elsewhere too.
 
     >>> import virgo
     >>> from torch_geometric.nn import GCN
@@ -109,16 +112,18 @@ def fit_last_(
         raise GraphError("fit_last_: expected one kind of node, got a HeteroData. Fit it yourself.")
     with preserved(bare), torch.no_grad():
         calls = _last_calls(bare, partial(run, bare, inputs.prepared_for(bare).data, forward))
-        labels, mask, classes = _labels(inputs.data, calls[0].output)
+        wanted = _wanted(inputs.data, calls[0].output)
         last, columns = _linear_call(calls)
-        features, wanted = columns[mask].double(), labels[mask]
-        before = _met(last.output[mask].double(), wanted, classes)
-        targets = functional.one_hot(wanted, last.width).double() if classes else wanted.double()
-        weight, bias, penalty = ridge(features, targets, penalty, with_bias=last.bias is not None)
-        scale = _best_scale(features @ weight + bias, wanted) if classes else 1.0
+        last.refuse_what_others_need(bare)
+        features = columns[wanted.rows].double()
+        before = wanted.met(last.output[wanted.rows].double())
+        weight, bias, penalty = ridge(
+            features, wanted.targets(last.width), penalty, with_bias=last.bias is not None
+        )
+        scale = wanted.best_scale(features @ weight + bias)
     with torch.no_grad():
         last.write(weight * scale, bias * scale)
-    after = _met((features @ weight + bias) * scale, wanted, classes)
+    after = wanted.met((features @ weight + bias) * scale)
     return LastFit(last.path, penalty, scale, before, after)
 
 
@@ -168,6 +173,7 @@ class _LastCall:
     layer: nn.Module
     call: Callable[[], Tensor]
     output: Tensor
+    uses: int = 1  # how often the pass called this layer
 
     @property
     def width(self) -> int:
@@ -207,13 +213,38 @@ class _LastCall:
             for p, value in zip(parameters, saved, strict=True):
                 p.copy_(value)
         biases = [p for p in parameters if p.shape == (self.width,)]
-        rebuilt = columns @ torch.cat(matrices, 1).T + sum(biases, start=torch.zeros(()))
-        if not torch.allclose(rebuilt, self.output, rtol=1e-3, atol=1e-4 * float(rebuilt.std())):
+        rebuilt = columns.double() @ torch.cat(matrices, 1).double().T
+        rebuilt = rebuilt + sum(biases, start=torch.zeros(()))
+        rounding = 4 * torch.finfo(self.output.dtype).eps  # which bfloat16 has much of
+        rtol, atol = (
+            max(1e-3, rounding),
+            max(1e-4, rounding) * float(rebuilt.square().mean().sqrt()),
+        )
+        if not torch.allclose(rebuilt, self.output.double(), rtol=rtol, atol=atol):
             raise LayerError(
                 f"{self.path}: expected an output that is linear in the layer's weights, got "
                 f"{type(self.layer).__name__}, whose is not. Fit it yourself."
             )
         return columns
+
+    def refuse_what_others_need(self, model: nn.Module) -> None:
+        """Frozen weights are not to be changed, shared ones not without changing ``Z`` itself."""
+        mine = {id(p): name for name, p in self.layer.named_parameters()}
+        inside = f"{self.path}." if self.path else ""
+        shared = [
+            name
+            for name, p in model.named_parameters(remove_duplicate=False)
+            if id(p) in mine and not name.startswith(inside)
+        ]
+        frozen = [name for name, p in self.layer.named_parameters() if not p.requires_grad]
+        if frozen or shared or self.uses > 1:
+            once = f"one that runs {self.uses} times"
+            tied = f"one whose weight is {shared[0]} too" if shared else once
+            got = f"a frozen {frozen[0]}" if frozen else tied
+            raise LayerError(
+                f"{self.path}: expected a last layer that is trained and used once, got {got}. "
+                f"Leave fit_last_ out."
+            )
 
     def _columns(self, weight: Tensor) -> Tensor:
         """What the layer makes of its input before one weight, a block of outputs at a time."""
@@ -255,6 +286,13 @@ def _last_calls(model: nn.Module, forward: Callable[[], Any]) -> list[_LastCall]
     ]
     with hooked(handles):
         output = call_users_code(type(model).__name__, forward)
+    if isinstance(output, Tensor) and not bool(torch.isfinite(output).all()):
+        raise GraphError(
+            f"{type(model).__name__}: expected a finite output, got NaN or infinity. Clean data.x, "
+            f"or initialise the model first: virgo.init_(model, data)."
+        )
+    for call in calls:
+        call.uses = sum(other.layer is call.layer for other in calls)
 
     def is_output(value: Tensor) -> bool:
         same = (value, value.log_softmax(-1), value.softmax(-1))
@@ -281,28 +319,52 @@ def _linear_call(calls: list[_LastCall]) -> tuple[_LastCall, Tensor]:
     return calls[-1], calls[-1].design()
 
 
-def _labels(data: Any, output: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """Labels, the rows that count, and whether they are classes."""
-    y, mask = data.get("y"), data.get("train_mask")
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.dim() != 1:
-        mask = torch.ones(output.size(0), dtype=torch.bool, device=output.device)
-    if isinstance(y, Tensor) and y.dim() and y.size(0) == output.size(0) == mask.size(0):
-        classes = is_classes(y) and int(y.max()) < output.size(1)
-        if classes or y.numel() == output.numel():
-            known = mask if classes else mask & torch.isfinite(y.float()).reshape(len(y), -1).all(1)
-            if bool(known.any()):
-                return (y.reshape(-1) if classes else y.reshape(output.shape)), known, classes
+@dataclass(frozen=True)
+class _Wanted:
+    """What the training rows are to be: a class each, labels of zero and one, or numbers."""
+
+    kind: str
+    rows: Tensor
+    values: Tensor  # of these rows
+
+    def targets(self, width: int) -> Tensor:
+        """What ridge regression is to meet; a label's logit is to be above or below zero."""
+        if self.kind == "classes":
+            return functional.one_hot(self.values, width).double()
+        return 2 * self.values - 1 if self.kind == "labels" else self.values
+
+    def met(self, outputs: Tensor) -> float:
+        """The share of classes or labels that outputs meet, or the squared error of numbers."""
+        if self.kind == "classes":
+            return float((outputs.argmax(1) == self.values).double().mean())
+        if self.kind == "labels":
+            return float(((outputs > 0) == (self.values > 0)).double().mean())
+        return float((outputs - self.values).square().mean())
+
+    def best_scale(self, outputs: Tensor) -> float:
+        """The scale of logits with the least cross-entropy; numbers are met as they are."""
+        if self.kind == "numbers":
+            return 1.0
+        binary = functional.binary_cross_entropy_with_logits
+        loss = functional.cross_entropy if self.kind == "classes" else binary
+        return min(SCALES, key=lambda scale: float(loss(outputs * scale, self.values)))
+
+
+def _wanted(data: Any, output: Tensor) -> _Wanted:
+    """The labels of the rows that count, by the same reading as the inferred loss."""
+    y, mask = data.get("y"), training_rows(data)
+    count, width = output.shape
+    rows = torch.ones(count, dtype=torch.bool, device=output.device) if mask is None else mask
+    if isinstance(y, Tensor) and y.dim() and y.size(0) == count == rows.size(0):
+        if is_classes(y[rows]) and width > 1 and int(y[rows].max()) < width:
+            return _Wanted("classes", rows, y[rows].reshape(-1).long())
+        numbers = y.reshape(count, -1).double()
+        rows = rows & torch.isfinite(numbers).all(1)
+        if numbers.shape == output.shape and bool(rows.any()):
+            values = numbers[rows]
+            is_label = bool(((values == 0) | (values == 1)).all())
+            return _Wanted("labels" if is_label else "numbers", rows, values)
     raise GraphError(
-        f"data.y: expected a class or {output.size(1)} numbers for each of {output.size(0)} rows, "
+        f"data.y: expected a class or {width} numbers for each of {count} rows, "
         f"some of them in train_mask, got {'none' if y is None else list(y.shape)}. Set data.y."
     )
-
-
-def _met(outputs: Tensor, wanted: Tensor, classes: bool) -> float:
-    if classes:
-        return float((outputs.argmax(1) == wanted).double().mean())
-    return float((outputs - wanted).square().mean())
-
-
-def _best_scale(outputs: Tensor, classes: Tensor) -> float:
-    return min(SCALES, key=lambda scale: float(functional.cross_entropy(outputs * scale, classes)))

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GAT, GCN, GATConv
+from torch_geometric.nn import GAT, GCN, GATConv, GATv2Conv
 
 import virgo
 
@@ -66,3 +66,23 @@ def test_frozen_weights_and_elu_are_noted() -> None:
     assert [row.layer for row in plan.rows] == ["convs.0", "convs.2"]
     assert any("elu is not homogeneous" in note for note in plan.notes)
     assert any("frozen" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize("kind", [GATConv, GATv2Conv])
+def test_heads_that_are_averaged_do_not_cancel(kind: type[nn.Module]) -> None:
+    """Pairs of opposite sign in opposite heads would make every hidden unit exactly zero."""
+
+    class Averaged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = kind(DATA.num_features, 8, heads=2, concat=False)
+            self.last = kind(8, 7, heads=2, concat=False)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            hidden = self.first(x, edge_index).relu()
+            return self.last(hidden, edge_index)  # type: ignore[no-any-return]
+
+    model = Averaged()
+    plan = virgo.init_(model, DATA, "gat-balanced")
+    assert float(model(DATA.x, DATA.edge_index).detach().std()) > 0.01
+    assert "heads that are averaged have no pairs" in plan.notes[0]

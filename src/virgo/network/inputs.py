@@ -10,7 +10,7 @@ import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -142,7 +142,7 @@ class Inputs:
     def label_gradient(self, num_classes: int) -> AnyVector | None:
         """``1/C`` minus the one-hot label on the training nodes; None without such labels."""
         y = self.data.get("y")
-        if not is_classes(y) or y.numel() != self.num_nodes:
+        if not is_classes(y) or y.numel() != self.num_nodes or int(y.max()) >= num_classes:
             return None
         one_hot = nn.functional.one_hot(y.reshape(-1).long(), num_classes)
         gradient = 1.0 / num_classes - one_hot.to(widest(y))
@@ -358,6 +358,35 @@ def is_classes(y: Any) -> bool:
         and y.dim() > 0
         and y.numel() == y.size(0) > 0
         and int(y.min()) >= 0
+    )
+
+
+def training_rows(data: Any) -> Tensor | None:
+    """``data.train_mask``, for what is trained on labels and so must not see those of the test.
+
+    Args:
+        data: of one kind of node.
+
+    Returns:
+        One boolean per row, or None without a mask: then all rows count.
+
+    Raises:
+        GraphError: it is anything else, such as several splits side by side.
+    """
+    mask = data.get("train_mask")
+    if mask is None:
+        return None
+    is_mask = isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 1
+    if is_mask and bool(mask.any()):
+        return cast(Tensor, mask)
+    got, remedy = type(mask).__name__, "Set it, or delete it to train on all rows"
+    if isinstance(mask, Tensor):
+        got = "only False" if is_mask else f"{mask.dtype} of shape {list(mask.shape)}"
+        if mask.dim() == 2:
+            remedy = "Choose a split: data.train_mask = data.train_mask[:, 0]"
+    raise GraphError(
+        f"data.train_mask: expected True or False for each row, some of them True, got {got}. "
+        f"{remedy}."
     )
 
 

@@ -5,13 +5,14 @@ sign (looks-linear, as mirrored weights here), and every unit's incoming and out
 the same norm: the rows of one layer's weight and the columns of the next.
 
 Assumptions: GAT or GATv2 layers that feed each other through an activation that is positively
-homogeneous (ReLU, leaky ReLU), no residual weights. An odd hidden width has no pairs: then no layer
-has, and the plan says so.
+homogeneous (ReLU, leaky ReLU), no residual weights. An odd hidden width has no pairs, and of heads
+that are averaged opposite ones would cancel: then no layer has pairs, and the plan says so.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
@@ -37,7 +38,7 @@ def plan_gat_balanced(base: Plan, request: PlanRequest) -> Plan:
     weights = [_weight(request.model, call) for call in calls]
     widths = [request.model.get_parameter(name).size(0) for name in weights]
     hidden = widths[:-1]
-    pairs = all(width % 2 == 0 for width in hidden)
+    pairs = all(width % 2 == 0 for width in hidden) and not any(map(_averages, calls[:-1]))
     rows: list[Row] = []
     for index, (call, name, width) in enumerate(zip(calls, weights, widths, strict=True)):
         parameter = request.model.get_parameter(name)
@@ -91,6 +92,12 @@ def _weight(model: nn.Module, call: Call) -> str:
     return next(name for name, p in model.named_parameters() if p is parameter)
 
 
+def _averages(call: Call) -> bool:
+    """Whether a layer returns the mean of several heads."""
+    layer: Any = call.layer
+    return layer.heads > 1 and not layer.concat
+
+
 def _scores(call: Call) -> list[str]:
     parts = value_and_scores(call.layer)
     assert parts is not None
@@ -106,7 +113,12 @@ def _notes(
 ) -> list[str]:
     notes = []
     if not pairs:
-        notes.append("an odd hidden width has no pairs: balanced, but not linear at the start")
+        why = (
+            "heads that are averaged have"
+            if any(map(_averages, calls[:-1]))
+            else "an odd hidden width has"
+        )
+        notes.append(f"{why} no pairs: balanced, but not linear at the start")
     if base.nonlinearity not in _HOMOGENEOUS:
         notes.append(
             f"{base.nonlinearity} is not homogeneous: balance is not conserved in training"
