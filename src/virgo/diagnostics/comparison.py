@@ -13,12 +13,12 @@ from virgo.report.notebook import NotebookView, plots
 from virgo.report.page import Document, variance_chart
 from virgo.report.saving import save, versions
 from virgo.report.text import plain_numbers, show, text_table
+from virgo.vocabulary import CLASSIC
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CLASSIC = ("lecun", "xavier", "kaiming-forward", "kaiming-backward")
 _HEADER = (
     "method",
     "forward max/min",

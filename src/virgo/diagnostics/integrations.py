@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from torch import nn
 
-from virgo.errors import OptionError
+from virgo.errors import MissingExtra, OptionError
 
 if TYPE_CHECKING:
     from virgo.diagnostics.monitor import Monitor
@@ -161,7 +161,4 @@ def _callback() -> type:
             continue
         callback: type = module.Callback
         return callback
-    raise ImportError(
-        "LightningMonitor: expected the package lightning or pytorch_lightning, got neither. "
-        "pip install 'virgo-gnn[lightning]'."
-    )
+    raise MissingExtra("LightningMonitor", "lightning", "lightning")

@@ -745,7 +745,7 @@ def test_without_optuna_the_extra_is_named() -> None:
     assert done.stdout.strip() == "[2, 2, 2]", done.stderr
     said = " ".join(done.stderr.split())
     assert said.count("expected the package optuna") == 3
-    assert said.count("Install virgo-gnn[sweep].") == 3
+    assert said.count("pip install 'virgo-gnn[sweep]'") == 3
 
 
 def test_the_bar_shows_pace_and_best(database: str) -> None:
