@@ -37,8 +37,8 @@ import torch
 from torch import Tensor
 
 from virgo.errors import OptionError
+from virgo.vocabulary import DISTRIBUTIONS
 
-DISTRIBUTIONS = ("uniform", "normal", "truncated", "orthogonal", "mirrored", "spectral", "own")
 #: Those that belong to one method each and so are nobody's choice: the padded identity, and weights
 #: whose rows have all the same norm and whose columns have too.
 STRUCTURED = ("identity", "balanced")

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -64,10 +66,6 @@ class DataError(VirgoError):
     """A dataset is absent or damaged."""
 
 
-class VirgoWarning(UserWarning):
-    """Something worked and is probably not what was wanted."""
-
-
 def install(extra: str) -> str:
     """How to install an extra of the package, as every message says it.
 
@@ -81,6 +79,49 @@ def install(extra: str) -> str:
     "Run: pip install 'virgo-gnn[data]' (from a checkout: pip install '.[data]')"
     """
     return f"Run: pip install 'virgo-gnn[{extra}]' (from a checkout: pip install '.[{extra}]')"
+
+
+class MissingExtra(VirgoError, ImportError):
+    """A library that an extra installs is not there.
+
+    Args:
+        what: is being done.
+        library: it requires.
+        extra: of this package, that installs it.
+
+    >>> print(str(MissingExtra("Loading cora", "scipy", "data")).partition(" (")[0])
+    Loading cora requires scipy. Run: pip install 'virgo-gnn[data]'
+    """
+
+    def __init__(self, what: str, library: str, extra: str) -> None:
+        super().__init__(f"{what} requires {library}. {install(extra)}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return VirgoError, (str(self),)  # across processes the message is what matters
+
+
+def needed(module: str, what: str, extra: str) -> ModuleType:
+    """An optional library.
+
+    Args:
+        module: what to import.
+        what: it is for, as the first words of a sentence.
+        extra: of this package, that installs it.
+
+    Returns:
+        The module.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(what, module.partition(".")[0], extra) from error
+
+
+class VirgoWarning(UserWarning):
+    """Something worked and is probably not what was wanted."""
 
 
 def suggestion(word: object, known: Iterable[str]) -> str:

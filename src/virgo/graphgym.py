@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from virgo.errors import OptionError, install
+from virgo.errors import MissingExtra, OptionError
 from virgo.init import init_ as _init
 from virgo.report.files import write_text_atomically
 
@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["init_", "main", "set_config", "train"]
 
 if cfg is None:
-    raise ImportError(
-        f"virgo.graphgym: expected the package yacs, got none. {install('graphgym')}."
-    )
+    raise MissingExtra("virgo.graphgym", "yacs", "graphgym")
 
 
 def set_config(node: Any) -> None:

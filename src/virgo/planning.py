@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from virgo import calibrate, related, released, rules, theory
-from virgo.draws import DISTRIBUTIONS, PAIRED, SPECTRAL_POWER
+from virgo.draws import PAIRED, SPECTRAL_POWER
 from virgo.errors import LayerError, OptionError, shown, suggestion
 from virgo.layers import Term, is_layer
 from virgo.network.inputs import Forward, Inputs
@@ -20,6 +20,7 @@ from virgo.network.probe import Loss
 from virgo.network.trace import Trace, watch
 from virgo.plans import Plan, Row
 from virgo.study import Study, looks_up_features
+from virgo.vocabulary import DISTRIBUTIONS
 
 Activation = str | Callable[[Tensor], Tensor]
 _CHOICES = {

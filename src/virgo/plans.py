@@ -13,13 +13,14 @@ import torch
 from torch import nn
 
 from virgo import plan_views
-from virgo.draws import DISTRIBUTIONS, STRUCTURED, generator_for, read_basis, standard
+from virgo.draws import STRUCTURED, generator_for, read_basis, standard
 from virgo.errors import OptionError, PlanError, named_options, shown
 from virgo.network.modules import is_uninitialised, unwrap
 from virgo.network.replicas import fill, whole
 from virgo.report.json_types import check_types
 from virgo.report.notebook import NotebookView
 from virgo.report.page import Document
+from virgo.vocabulary import DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

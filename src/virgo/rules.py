@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from virgo import literature, theory
-from virgo.errors import OptionError, named_options, shown
+from virgo.errors import OptionError, named_options, shown, suggestion
+from virgo.vocabulary import OPTIONS
 
 
 class Weight(Protocol):
@@ -138,10 +139,11 @@ def find(name: str) -> Method:
     """A method by its name, the paper's name or any spelling of either."""
     method = _METHODS.get(_key(name)) if isinstance(name, str) else None
     if method is None:
+        near = suggestion(name, [m.name for m in _METHODS.values()] + ["auto"])
         trained = isinstance(name, str) and _key(name) in _TRAINED
         raise OptionError(
             f"method: expected one of {', '.join(m.name for m in _METHODS.values())}, "
-            f"got {shown(name)}. {_TRAINS if trained else 'See virgo.methods().'}"
+            f"got {shown(name)}.{near} {_TRAINS if trained else 'See virgo.methods().'}"
         )
     return method
 
@@ -247,19 +249,6 @@ def _gat_balanced(weight: Weight) -> float:
     return literature.balanced(weight.fan_in, weight.fan_out, weight.fan_out)
 
 
-#: Words after a plus in the name of an initialisation, and the options they stand for.
-OPTIONS = {
-    "measured": {"estimate": "measured"},
-    "released": {"variant": "released"},
-    "rms": {"signal": "rms"},
-    "keep-bias": {"bias": "keep"},
-    **{
-        name: {"distribution": name}
-        for name in ("normal", "truncated", "orthogonal", "mirrored", "spectral", "own")
-    },
-}
-
-
 def parse_method(text: str) -> tuple[str, dict[str, Any]]:
     """``"virgo-forward+measured"`` -> the method and its options.
 
@@ -281,7 +270,7 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
         if word not in OPTIONS:
             raise OptionError(
                 f"methods: expected one of {', '.join(OPTIONS)} after '+', got {word!r} in "
-                f"{text!r}. Choose one."
+                f"{text!r}.{suggestion(word, OPTIONS)} Choose one."
             )
         options |= OPTIONS[word]
     return "auto" if name == "auto" else find(name).name, options

@@ -16,9 +16,9 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN, GraphSAGE
 
 import virgo
-from virgo.diagnostics.comparing import METHODS
-from virgo.diagnostics.comparison import CLASSIC, Claim, Curve, joined
+from virgo.diagnostics.comparison import Claim, Curve, joined
 from virgo.rules import parse_method
+from virgo.vocabulary import CLASSIC, COMPARED
 
 #: A network without a closed form.
 MAX_SAGE = partial(GraphSAGE, aggr="max")
@@ -121,8 +121,8 @@ def test_joined() -> None:
 def test_defaults(data: Data) -> None:
     study = virgo.compare(maker(data), data, seeds=1)
     assert study.depths == [5]
-    assert list(study.at(5, "forward")) == list(METHODS)
-    assert set(CLASSIC) < set(METHODS)
+    assert list(study.at(5, "forward")) == list(COMPARED)
+    assert set(CLASSIC) < set(COMPARED)
     assert study.title == "GCN"
     assert {(c.direction, c.virgo) for c in study.claims()} == {
         (way, f"virgo-{way}{end}") for way in ("forward", "backward") for end in ("", "+measured")

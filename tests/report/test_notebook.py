@@ -131,7 +131,7 @@ def test_what_is_missing_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=rf"{kind}\.to_frame: expected pandas.*\[notebook\]"):
+    with pytest.raises(ImportError, match=rf"{kind}\.to_frame requires pandas.*\[notebook\]"):
         results[kind].to_frame()
-    with pytest.raises(ImportError, match=r"plot: expected matplotlib.*virgo-gnn\[plot\]"):
+    with pytest.raises(ImportError, match=r"plot requires matplotlib.*virgo-gnn\[plot\]"):
         results[kind].plot()

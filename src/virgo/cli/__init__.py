@@ -11,14 +11,15 @@ from contextlib import suppress
 from importlib import import_module, metadata
 
 from virgo import __version__
-from virgo.cli.progress import note
+from virgo.cli.progress import begin, note, working
 from virgo.cli.signals import STOPPED, Interruption, end_children, stoppable
+from virgo.cli.wording import Parser, spoken
 from virgo.errors import VirgoError
 
 __all__ = ["main", "parser"]
 
-#: Each command with its module and help. Only the module of the given command is imported, as
-#: PyTorch and PyG take seconds: `virgo --help` and `virgo graph` need neither.
+#: Each command with its module and help. Only the module of the given command is imported, and no
+#: module imports PyTorch or PyG, which take seconds, before it knows what to do.
 COMMANDS = {
     "demo": ("diagnose", "every method on Cora, or on a generated graph if Cora is missing"),
     "methods": ("diagnose", "list the initialisation methods"),
@@ -37,6 +38,8 @@ COMMANDS = {
     "table": ("tables", "the paper's tables beside the measured ones, with statistical tests"),
     "completion": ("completion", "print a script that completes commands and options in a shell"),
 }
+#: Those that run without PyTorch and PyG.
+WITHOUT_TORCH = ("graph", "table", "completion")
 
 
 class Version(argparse.Action):
@@ -67,10 +70,13 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     Returns:
         The parser.
     """
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="virgo",
         description="Initialise graph neural networks so that signal and gradient survive.",
-        epilog="In Python: virgo.init_(model, data) initialises any PyTorch Geometric model.",
+        epilog="exit codes: 0 good; 1 the verdict is bad (check, data check, a run that diverged); "
+        "2 wrong use, or something is missing; 130 interrupted (143 and 129 by other signals); 141 "
+        "the reader of the output has closed it. In Python: virgo.init_(model, data) initialises "
+        "any PyTorch Geometric model.",
     )
     top.add_argument("--version", action=Version, help="show the versions and exit")
     commands = top.add_subparsers(required=True, metavar="command")
@@ -118,12 +124,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     with stoppable(words[0] if words else ""):
         try:
-            args = parser(words).parse_args(words)  # imports the command, which may take seconds
+            begin()
+            args = parser(words).parse_args(words)
+            if words[0] not in WITHOUT_TORCH:
+                with working("loading PyTorch and PyG"):
+                    import_module("torch_geometric.nn")
             code: int = args.run(args)
             sys.stdout.flush()
             return _ended(code, argv is None) if code in STOPPED else code
         except VirgoError as error:
-            note(" ".join(f"virgo: {error}".split()), style="red")
+            note(" ".join(f"virgo: {spoken(str(error))}".split()), style="red")
+            return 2
+        except ImportError as error:  # of a library, within a library
+            note(f"virgo: expected libraries that can be imported, got {error}.", style="red")
             return 2
         except MemoryError as error:
             words_of = " ".join(str(error).split()) or "none"

@@ -16,8 +16,9 @@ from virgo.cli.arguments import (
     chosen_compute,
     write_text,
 )
-from virgo.experiments.models import MODELS
+from virgo.cli.progress import loading, working
 from virgo.report.text import text_table
+from virgo.vocabulary import MODELS
 
 
 def bench(args: argparse.Namespace) -> int:
@@ -29,9 +30,11 @@ def bench(args: argparse.Namespace) -> int:
 
     check_ending("--json", args.json, ".json")
     compute = chosen_compute(args)
-    dataset = virgo.data.load(args.dataset, args.root)
+    with loading(args.dataset) as progress:
+        dataset = virgo.data.load(args.dataset, args.root, progress)
     settings = Settings.of({"num_layers": args.layers, "hidden_channels": args.hidden})
-    timings = time_loops(dataset, args.model, settings, compute, args.rounds)
+    with working(f"timing {args.rounds} rounds"):
+        timings = time_loops(dataset, args.model, settings, compute, args.rounds)
     rows = [
         (t.name, f"{1e3 * t.ours:.2f} ms", f"{1e3 * t.plain:.2f} ms", f"x{t.ratio:.2f}", t.beside)
         for t in timings

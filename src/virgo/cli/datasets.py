@@ -10,12 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from virgo.cli.arguments import Subparsers, add_command, add_root, check_ending, write_text
-from virgo.cli.progress import errors, note
+from virgo.cli.progress import note, working
 from virgo.errors import DataError
-from virgo.experiments.data import load
-from virgo.experiments.data.cache import final_folder
 from virgo.experiments.data.catalogue import Entry, entry
-from virgo.experiments.data.inventory import check, states
 from virgo.experiments.data.roots import locate
 from virgo.report.text import text_table
 
@@ -24,6 +21,8 @@ HEADS = ("name", "task", "metric", "graphs", "nodes", "edges", "here")
 
 def listing(args: argparse.Namespace) -> int:
     """Print the state of each dataset."""
+    from virgo.experiments.data.inventory import states
+
     check_ending("--json", args.json, ".json")
     datasets = states(args.root)
     width = max(len(str(state)) for state in datasets)  # padded: number columns are right-aligned
@@ -60,11 +59,14 @@ def _row(row: Entry) -> tuple[str, ...]:
 
 def get(args: argparse.Namespace) -> int:
     """Prepare a dataset, and print where it is and how long that took."""
+    from virgo.experiments.data import load
+    from virgo.experiments.data.cache import final_folder
+
     row = _entry(args.name)
     if args.download:
         from virgo.experiments.data.loaders import download
 
-        with errors.status(f"downloading {row.name}"):
+        with working(f"downloading {row.name}"):
             download(row, args.root)
     start = time.perf_counter()
     with _status(row.name) as progress:
@@ -77,6 +79,8 @@ def get(args: argparse.Namespace) -> int:
 
 def checking(args: argparse.Namespace) -> int:
     """Compare datasets with the published counts; exit code 1 if one differs."""
+    from virgo.experiments.data.inventory import check, states
+
     check_ending("--json", args.json, ".json")
     if args.names:
         rows = [_entry(name) for name in args.names]
@@ -114,12 +118,8 @@ def checking(args: argparse.Namespace) -> int:
 @contextmanager
 def _status(name: str) -> Iterator[Callable[..., None]]:
     """A line that says what is being done; the total time is unknown, so there is no bar."""
-    with errors.status(f"{name}: looking for it") as status:
-
-        def progress(done: int, total: int, what: str = "") -> None:
-            status.update(f"{name}: {what}")
-
-        yield progress
+    with working(f"{name}: looking for it") as update:
+        yield lambda done, total, what="": update(f"{name}: {what}")
 
 
 def _entry(name: str) -> Entry:

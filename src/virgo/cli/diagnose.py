@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import copy
-import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import virgo
-from virgo.cli import demo as demonstration
 from virgo.cli import github, networks
 from virgo.cli.arguments import (
     Subparsers,
@@ -22,130 +18,31 @@ from virgo.cli.arguments import (
     check_ending,
     chosen_device,
 )
-from virgo.cli.progress import errors, reporting, track
-from virgo.diagnostics.comparing import METHODS, wants_depth
-from virgo.errors import DataError, OptionError
-from virgo.experiments.assumptions.tables import Verified, refresh
-from virgo.experiments.assumptions.verification import verify_all
+from virgo.cli.progress import reporting, track, working
+from virgo.cli.subjects import (
+    KNOWN_MODELS,
+    WIDTH,
+    check_model,
+    chosen_target,
+    load_data,
+    load_object,
+    model_maker,
+    refuse,
+)
+from virgo.errors import DataError, needed
 from virgo.experiments.data.roots import CITATION
-from virgo.graph.torch_files import load_saved
 from virgo.report.text import text_table
-from virgo.rules import parse_method
+from virgo.vocabulary import COMPARED
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
+    from virgo import Thresholds
 
-MODELS = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT"}
-WIDTH, CHECKED_LAYERS, COMPARED_LAYERS = 128, 2, 5  # defaults
-
-
-# --- models and graphs --------------------------------------------------------------------------
+CHECKED_LAYERS, COMPARED_LAYERS = 2, 5  # defaults
 
 
-def load_data(args: argparse.Namespace) -> tuple[Data, str, list[str]]:
-    """The graph that a command names, its name, and remarks on it."""
-    data, name, notes = _find_data(args)
-    if getattr(args, "all_nodes", False) and "train_mask" in data:
-        data = copy.copy(data)
-        del data.train_mask
-        notes = [*notes, "the loss is over all nodes, not over the training nodes"]
-    return data.to(getattr(args, "on", "cpu")), name, notes
-
-
-def _target(args: argparse.Namespace) -> str | None:
-    """The dataset that was named, with or without ``--dataset``."""
-    if args.target and args.dataset:
-        raise OptionError(
-            f"--dataset: expected one name, got {args.dataset!r} beside {args.target!r}. Name one."
-        )
-    name: str | None = args.target or args.dataset
-    return name
-
-
-def _find_data(args: argparse.Namespace) -> tuple[Data, str, list[str]]:
-    if args.data:
-        return load_object(args.data)(), args.data, []
-    name = args.target or "demo"
-    if name.lower() in CITATION:
-        return virgo.data.load_citation(name, args.root), name.lower(), []
-    if name.lower() == "ogbn-arxiv":
-        graph, remark = virgo.data.load_arxiv(args.root)
-        return graph, "ogbn-arxiv", [remark] if remark else []
-    if name == "demo":
-        graph, description = virgo.data.demo_graph()
-        generated = "generated" in description
-        return graph, "generated" if generated else "cora", [description] if generated else []
-    if name.lower() in virgo.data.names() or name.lower().startswith("like:"):
-        dataset = virgo.data.load(name, args.root)
-        if dataset.task != "node":
-            raise DataError(
-                f"{name}: expected a dataset of one graph with classes, got one for {dataset.task} "
-                f"tasks. Choose a node classification dataset."
-            )
-        return dataset.data, dataset.name, [dataset.generated] if dataset.generated else []
-    path = Path(name)
-    if not path.is_file():
-        raise DataError(
-            f"target: expected {', '.join(CITATION)}, ogbn-arxiv or a file with a saved Data, got "
-            f"{name!r}. Name one of these, or pass --data module:function."
-        )
-    return load_file(path), path.stem, []
-
-
-def load_file(path: Path) -> Data:
-    """Load a ``Data`` saved with ``torch.save``, without running code that a pickle may hold."""
-    from torch_geometric.data import Data
-
-    try:
-        saved = load_saved(path)
-    except Exception as error:
-        raise DataError(
-            f"{path}: expected a torch_geometric Data saved with torch.save, got "
-            f"{type(error).__name__}. Save data.to_dict() (a Data that was in use may hold a cache "
-            f"that cannot be read safely), or pass --data module:function."
-        ) from error
-    return Data(**saved) if isinstance(saved, dict) else saved
-
-
-def load_object(spec: str) -> Callable[..., Any]:
-    """Import ``package.module:function``; the working directory is searched as well."""
-    module, _, name = spec.partition(":")
-    if not name:
-        raise OptionError(f"{spec}: expected module:function, got no colon. Write it with one.")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise OptionError(
-            f"{spec}: expected a function to import, got {error}. Run virgo where the module can "
-            f"be imported."
-        ) from error
-    finally:
-        sys.path.pop(0)
-    if not callable(function):
-        raise OptionError(f"{spec}: expected a function, got {type(function).__name__}.")
-    return function
-
-
-def model_maker(args: argparse.Namespace, data: Data) -> Callable[..., Any]:
-    """A function ``depth -> model`` with the data's features and classes, or the user's own."""
-    if args.model not in MODELS:
-        make = load_object(args.model)
-        if wants_depth(make):
-            return lambda depth: make(depth).to(args.on)
-        return lambda: make().to(args.on)
-    from torch_geometric import nn
-
-    kind = getattr(nn, MODELS[args.model])
-    if getattr(data, "x", None) is None or getattr(data, "y", None) is None:
-        raise OptionError(
-            f"--model {args.model}: expected data with x and y to size it by, got none. "
-            f"Pass --model module:function."
-        )
-    classes = int(data.y.max()) + 1
-    width = WIDTH if args.width is None else args.width
-    return lambda depth: kind(data.num_features, width, depth, classes).to(args.on)
+# --- output -------------------------------------------------------------------------------------
 
 
 def write(result: Any, args: argparse.Namespace) -> None:
@@ -159,6 +56,8 @@ def outputs(args: argparse.Namespace) -> list[Path]:
     options = ("json", "html", "png")
     for option in options:
         check_ending(f"--{option}", getattr(args, option), f".{option}")
+    if args.png is not None:
+        needed("matplotlib", "A figure", "plot")
     return [path for option in options if (path := getattr(args, option)) is not None]
 
 
@@ -167,6 +66,8 @@ def outputs(args: argparse.Namespace) -> list[Path]:
 
 def demo(args: argparse.Namespace) -> int:
     """Run the demonstration."""
+    from virgo.cli import demo as demonstration
+
     device = chosen_device(args)
     demonstration.run(args.out, lambda line: print(line, flush=True), track, device)
     return 0
@@ -183,14 +84,15 @@ def check(args: argparse.Namespace) -> int:
     """Print the report on a model; exit code 1 if it is bad."""
     args.on = chosen_device(args)
     outputs(args)
-    args.target = _target(args)
+    args.target = chosen_target(args)
+    check_model(args.model)
     given = {k: v for k, v in (("change", args.change), ("watch", args.watch)) if v}
     limits = virgo.Thresholds(**given)
     dataset = networks.find(args)
     if dataset is None:
         report, name, notes = _check_graph(args, limits)
     else:
-        with errors.status("measuring one pass"):
+        with working("measuring one pass"):
             report, notes = networks.check(args, dataset, limits)
         name = dataset.name
     own = f"with {args.method}" if args.method else "as it is"
@@ -204,12 +106,21 @@ def check(args: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
-def _check_graph(args: argparse.Namespace, limits: virgo.Thresholds) -> tuple[Any, str, Any]:
+def _check_graph(args: argparse.Namespace, limits: Thresholds) -> tuple[Any, str, Any]:
+    from virgo.devices import forked_rng
+    from virgo.diagnostics.comparing import wants_depth
+    from virgo.rules import parse_method
+
+    if args.method:
+        parse_method(args.method)  # a misspelt name shows before the data is read
     data, name, notes = load_data(args)
     make = model_maker(args, data)
     layers = CHECKED_LAYERS if args.layers is None else args.layers
-    model = make(layers) if wants_depth(make) else make()
-    with errors.status("measuring one pass"):
+    if not wants_depth(make):
+        refuse(args, "layers", f"a function that takes a depth, got {args.model}")
+    with forked_rng([args.on], seed=args.seed):  # a model's own weights are random, too
+        model = make(layers) if wants_depth(make) else make()
+    with working("measuring one pass"):
         plan = None
         if args.method:
             method, options = parse_method(args.method)
@@ -220,21 +131,38 @@ def _check_graph(args: argparse.Namespace, limits: virgo.Thresholds) -> tuple[An
 
 def compare(args: argparse.Namespace) -> int:
     """Print the comparison of all methods."""
+    from virgo.rules import parse_method
+
     args.on = chosen_device(args)
     outputs(args)
-    args.target = _target(args)
+    args.target = chosen_target(args)
+    check_model(args.model)
     dataset = networks.find(args)
-    run = _compare_graph if dataset is None else networks.compare
+    for method in args.methods:
+        parse_method(method)
+    graph = load_data(args) if dataset is None else None
     with reporting("measuring") as progress:
-        study = run(args, dataset, progress)
+        if graph is None:
+            study = networks.compare(args, dataset, progress)
+        else:
+            study = _compare_graph(args, *graph, progress)
     print(study)
     write(study, args)
     return 0
 
 
-def _compare_graph(args: argparse.Namespace, _: Any, progress: Callable[..., None]) -> Any:
-    data, name, notes = load_data(args)
+def _compare_graph(
+    args: argparse.Namespace,
+    data: Data,
+    name: str,
+    notes: list[str],
+    progress: Callable[..., None],
+) -> Any:
+    from virgo.diagnostics.comparing import wants_depth
+
     make = model_maker(args, data)
+    if not wants_depth(make):
+        refuse(args, "layers", f"a function that takes a depth, got {args.model}")
     depths = (args.layers or [COMPARED_LAYERS]) if wants_depth(make) else None
     return virgo.compare(
         make,
@@ -251,6 +179,9 @@ def _compare_graph(args: argparse.Namespace, _: Any, progress: Callable[..., Non
 
 def verify(args: argparse.Namespace) -> int:
     """Print the paper's assumption tables."""
+    from virgo.experiments.assumptions.tables import Verified, refresh
+    from virgo.experiments.assumptions.verification import verify_all
+
     outputs(args)
     graphs = {}
     for target in args.targets or [None]:
@@ -313,7 +244,7 @@ def _add_check(commands: Subparsers) -> None:
         help="check the weights that this method would draw, e.g. xavier, virgo-forward+measured "
         "(default: the model's own weights)",
     )
-    add("--seed", type=int, default=0, help="seed of the draw")
+    add("--seed", type=int, default=0, help="seed of the draw (default 0)")
     add("--change", type=float, help="factor over the hidden layers that is bad (default 1000)")
     add("--watch", type=float, help="factor that is mentioned (default 30)")
     add(
@@ -345,7 +276,7 @@ def _add_compare(commands: Subparsers) -> None:
     add(
         "--methods",
         nargs="+",
-        default=list(METHODS),
+        default=list(COMPARED),
         help="names, with options after a plus (default: %(default)s)",
     )
     add("--seeds", type=int, default=3, help="draws per method (default 3)")
@@ -381,8 +312,8 @@ def _add_subject(command: argparse.ArgumentParser) -> None:
     add(
         "--model",
         default="gcn",
-        help=f"{', '.join(MODELS)} or module:function; for a link or graph dataset the paper's, "
-        "e.g. ngnn-gcn (default gcn)",
+        help=f"{', '.join(KNOWN_MODELS)} or module:function; for a link or graph dataset one of "
+        "the paper's (default gcn)",
     )
     add(
         "--width",
@@ -398,7 +329,6 @@ def _add_subject(command: argparse.ArgumentParser) -> None:
     )
     add(
         "--norms",
-        default="batch",
         choices=("batch", "fresh"),
         help="for a graph dataset: BatchNorm as in training (default), or as in evaluation, where "
         "before training it changes nothing",

@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 
 from virgo.cli.arguments import Subparsers, add_command, write_text
-from virgo.cli.progress import errors, reporting
+from virgo.cli.progress import reporting
 from virgo.graph.disk import build, verify
 from virgo.graph.disk.describing import Degrees, Description, describe
 from virgo.graph.disk.format import Header
@@ -22,7 +20,7 @@ def building(args: argparse.Namespace) -> int:
     """Build a graph, and print its counts."""
     begun = time.perf_counter()
     options = {option.name: getattr(args, option.name) for option in fields(BuildOptions)}
-    with _watched("building") as progress:
+    with reporting("building") as progress:
         header = build(args.edges, args.out, progress=progress, **options)
     seconds = time.perf_counter() - begun
     nbytes = sum(file.nbytes for file in header.files.values())
@@ -34,7 +32,7 @@ def info(args: argparse.Namespace) -> int:
     """Describe a graph, and verify its checksums if asked."""
     described = describe(args.out)
     if args.check:
-        with _watched("checking") as progress:
+        with reporting("checking") as progress:
             verify(args.out, progress)
     if args.json is None:
         print("\n".join(_lines(described, checked=args.check)))
@@ -45,16 +43,6 @@ def info(args: argparse.Namespace) -> int:
     else:
         write_text("--json", Path(args.json), text + "\n")
     return 0
-
-
-@contextmanager
-def _watched(title: str) -> Iterator[Callable[[int, int, str], None] | None]:
-    """A progress bar, on a terminal."""
-    if not errors.is_terminal:
-        yield None
-        return
-    with reporting(title) as progress:
-        yield progress
 
 
 def _lines(graph: Description, *, checked: bool) -> list[str]:

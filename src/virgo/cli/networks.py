@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import virgo
-from virgo.diagnostics.comparison import joined
+from virgo.cli.progress import loading
+from virgo.cli.subjects import refuse
 from virgo.errors import OptionError
 from virgo.experiments.data.catalogue import CATALOGUE
+
+if TYPE_CHECKING:
+    from virgo import Thresholds
 
 _TABLES = {"link": "table2", "graph": "table3"}
 
@@ -24,6 +28,7 @@ def find(args: argparse.Namespace) -> Any:
     if args.data or entry is None or entry.task not in _TABLES:
         if args.graphs is not None:
             raise OptionError("--graphs: expected a dataset of graphs, got another. Leave it out.")
+        refuse(args, "norms", "a dataset of graphs, got another")
         return None
     for option in ("nodes", "all_nodes"):
         if getattr(args, option):
@@ -33,7 +38,8 @@ def find(args: argparse.Namespace) -> Any:
             )
     if entry.task == "link" and args.graphs is not None:
         raise OptionError(f"--graphs: expected a dataset of graphs, got {name}. Leave it out.")
-    return virgo.data.load(name, args.root)
+    with loading(name) as progress:
+        return virgo.data.load(name, args.root, progress)
 
 
 def subject(args: argparse.Namespace, dataset: Any, layers: int | None) -> Any:
@@ -46,7 +52,7 @@ def subject(args: argparse.Namespace, dataset: Any, layers: int | None) -> Any:
     given = {"num_layers": layers, "hidden_channels": args.width}
     settings = Settings.of(sizes | {k: value for k, value in given.items() if value is not None})
     task = task_of(dataset, Compute(args.on))
-    how = {"norms": args.norms} if dataset.task == "graph" else {}
+    how = {"norms": args.norms or "batch"} if dataset.task == "graph" else {}
     if args.graphs is not None:
         how["max_graphs"] = args.graphs
     found = task.subject(args.model, settings, getattr(args, "seed", 0), **how)
@@ -83,11 +89,13 @@ def compare(args: argparse.Namespace, dataset: Any, progress: Callable[..., None
             for name, why in study.failures.items()
         }
         studies.append(replace(study, failures=failures, facts={**study.facts, **network.facts}))
+    from virgo.diagnostics.comparison import joined
+
     return joined(studies)
 
 
 def check(
-    args: argparse.Namespace, dataset: Any, thresholds: virgo.Thresholds
+    args: argparse.Namespace, dataset: Any, thresholds: Thresholds
 ) -> tuple[Any, tuple[str, ...]]:
     """The report on the task's network, and remarks on it."""
     network = subject(args, dataset, args.layers)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from virgo.cli.arguments import Subparsers, add_command, check_ending, writable_folder, write_text
-from virgo.cli.progress import errors
-from virgo.draws import DISTRIBUTIONS, SPECTRAL_POWER
+from virgo.cli.progress import working
 from virgo.errors import OptionError
+from virgo.vocabulary import DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,14 +33,21 @@ def plan(args: argparse.Namespace) -> int:
     check_ending("--json", args.json, ".json")
     if args.json is not None:  # before hours of work
         writable_folder(args.json.parent, "--json")
+    method, options = virgo.rules.parse_method(args.method)
+    if args.nodes is not None and options.get("estimate") != "measured" and method != "auto":
+        raise OptionError(
+            f"--nodes: expected it beside a measured method, got {args.method}, which needs no "
+            f"sample. Leave it out, or write --method {args.method}+measured."
+        )
     graph = _graph(args)
     model = chain(args.operator, args.widths, weighted=graph.is_weighted)
-    method, options = virgo.rules.parse_method(args.method)
     hops, edges = len(args.widths) - 1, graph.num_edges
     if args.nodes is not None:
         options = {"nodes": args.nodes, **options}
+    if args.power is not None:
+        options = {"power": args.power, **options}
     mean = args.mean_features
-    with errors.status(f"walking {edges:,} edges, {hops} hops per direction"):
+    with working(f"walking {edges:,} edges, {hops} hops per direction"):
         variances = virgo.plan(
             model,
             graph,
@@ -50,7 +57,6 @@ def plan(args: argparse.Namespace) -> int:
             features=args.features,
             num_classes=args.widths[-1] if args.softmax else False,
             seed=args.seed,
-            power=args.power,
             **{"distribution": args.distribution, **options},
         )
     print(variances)
@@ -64,6 +70,19 @@ def _graph(args: argparse.Namespace) -> Any:
     import virgo
 
     if args.engine is None:
+        for option in (
+            "source_column",
+            "target_column",
+            "weight_column",
+            "num_nodes",
+            "checkpoint",
+        ):
+            if getattr(args, option) is not None:
+                name = f"--{option.replace('_', '-')}"
+                raise OptionError(
+                    f"{name}: expected it beside --engine, got a graph on disk, where it does "
+                    f"nothing. Leave it out."
+                )
         return virgo.Graph.open(args.graph, in_memory=args.in_memory)
     if args.in_memory:
         raise OptionError("--in-memory: expected a graph on disk, got --engine. Leave one out.")
@@ -72,8 +91,8 @@ def _graph(args: argparse.Namespace) -> Any:
     return sql.open(
         args.engine,
         args.graph,
-        source=args.source_column,
-        target=args.target_column,
+        source=args.source_column or "src",
+        target=args.target_column or "dst",
         weight=args.weight_column,
         num_nodes=args.num_nodes,
         checkpoint=args.checkpoint,
@@ -191,7 +210,6 @@ def add_to(commands: Subparsers) -> None:
     add(
         "--power",
         type=float,
-        default=SPECTRAL_POWER,
         help="of the singular values by which spectral directions are scaled: 0 (default) to -1",
     )
     add("--seed", type=int, default=0, help="default 0")
@@ -206,8 +224,8 @@ def _add_engine(command: argparse.ArgumentParser) -> None:
         "--engine",
         help="duckdb, spark, spark://host:port or an Ibis connection string: runs hops as joins",
     )
-    add("--source-column", default="src", help="default src")
-    add("--target-column", default="dst", help="default dst")
+    add("--source-column", help="default src")
+    add("--target-column", help="default dst")
     add("--weight-column", help="edge weights (default: none)")
     add("--num-nodes", type=int, help="default: the largest id plus one")
     add("--checkpoint", type=Path, help="save every hop here, to resume after the last one")

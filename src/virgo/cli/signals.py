@@ -26,9 +26,11 @@ STOPPED = [128 + number for number in SIGNALS]
 #: Seconds until the process is ended without being asked again.
 GRACE = 1.6
 _RESUMES = {
-    "sweep": "the same command resumes from here",
-    "graph": "the same command continues from here",
+    "sweep": "finished seeds are kept, and the same command resumes from here",
+    "graph": "what was done is kept, and the same command continues from here",
     "train": "go on with --resume if it was given --save, else run it again",
+    "plan": "hops are kept with --checkpoint, and the same command goes on from the last",
+    "data": "datasets that are ready are kept; run the same command again",
 }
 
 
@@ -55,7 +57,8 @@ class Interruption(KeyboardInterrupt):
 
     def words(self, command: str) -> str:
         """One line that says how to go on."""
-        return f"stopped by {self}; {_RESUMES.get(command, 'run the same command again')}"
+        again = "nothing was kept; run the same command again"
+        return f"stopped by {self}; {_RESUMES.get(command, again)}"
 
 
 @contextmanager

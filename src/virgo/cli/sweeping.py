@@ -25,7 +25,7 @@ from virgo.cli.arguments import (
     chosen_compute,
     key_values,
 )
-from virgo.cli.progress import errors, note
+from virgo.cli.progress import LogLines, errors, note
 from virgo.cli.signals import Interruption
 from virgo.cli.studying import OUT, STORAGE, add_study, own_study
 from virgo.errors import OptionError
@@ -232,7 +232,13 @@ class _Bar(Progress):
 
 @contextmanager
 def bar(title: str) -> Iterator[Callable[[Done], None]]:
-    """A progress bar on a terminal; yields what shows a sweep's progress."""
+    """A progress bar, or log lines; yields what shows a sweep's progress."""
+    if not errors.is_interactive:
+        with LogLines(f"{title}: starting") as lines:
+            yield lambda done: lines.update(
+                f"{title}: {done.seeds} of {done.total} seeds {_pace(done)}".rstrip()
+            )
+        return
     shown = _Bar(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -14,7 +14,7 @@ from virgo.cli.arguments import (
     writable_folder,
 )
 from virgo.cli.progress import note
-from virgo.errors import DataError, OptionError
+from virgo.errors import DataError, OptionError, needed
 
 if TYPE_CHECKING:
     from virgo.experiments.sweep.records import Record
@@ -36,6 +36,8 @@ def table(args: argparse.Namespace) -> int:
     form = chosen_format(args.format, args.out)
     for option, path in (("--png", args.png), ("--curves-png", args.curves_png)):
         check_ending(option, path, ".png", ".pdf", ".svg")
+        if path is not None:
+            needed("matplotlib", "A figure", "plot")
     from virgo.experiments.sweep.tables import build
 
     records = load(args.table, args.storage, args.records or default_records(args.table))

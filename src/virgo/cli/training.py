@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -26,15 +26,15 @@ from virgo.cli.arguments import (
     write_text,
 )
 from virgo.cli.curve import curve
-from virgo.cli.progress import errors, note
+from virgo.cli.progress import LogLines, errors, loading, note, working
 from virgo.cli.signals import Interruption, deferred
-from virgo.draws import DISTRIBUTIONS
-from virgo.errors import OptionError
-from virgo.experiments.models import MODELS, NGNN_TYPES
-from virgo.rules import OPTIONS
+from virgo.cli.subjects import KNOWN_MODELS, OTHERS, check_model, load_object
+from virgo.cli.wording import given_options
+from virgo.errors import OptionError, needed
+from virgo.vocabulary import DISTRIBUTIONS, MODELS, NGNN_TYPES, OPTIONS
 
 if TYPE_CHECKING:
-    from virgo.experiments.tasks import Epoch, Outcome, Training
+    from virgo.experiments.tasks import Compute, Epoch, Outcome, Settings, Training
 
 #: Seconds between two frames: drawing must not slow down an epoch of two milliseconds.
 REFRESH = 0.1
@@ -46,8 +46,7 @@ def train(args: argparse.Namespace) -> int:
     """Train a network or resume a run, and print and write the outcome."""
     import torch
 
-    import virgo
-    from virgo.experiments.tasks import Settings, Training, checkpoint, task_of
+    from virgo.experiments.tasks import checkpoint
 
     compute = chosen_compute(args)
     if args.threads:
@@ -56,23 +55,11 @@ def train(args: argparse.Namespace) -> int:
     check_ending("--save", args.save, ".safetensors")
     check_ending("--json", args.json, ".json")
     check_ending("--png", args.png, ".png")
-    if args.resume:
-        saved = checkpoint.load(args.resume)
-        dataset = virgo.data.load(saved.header["dataset"], args.root)
-        training = saved.resume(task_of(dataset, compute), args.epochs)
-        epochs = saved.curve
-    else:
-        if not args.dataset:
-            raise OptionError("--dataset: expected a name, got none. See virgo data list.")
-        dataset = virgo.data.load(args.dataset, args.root)
-        names = [field.name for field in fields(Settings)]
-        given = {name: value for name in names if (value := getattr(args, name, None)) is not None}
-        given |= {"patience": None} if args.no_early_stopping else {}
-        settings = Settings.of(_paper_settings(args, given) | given)
-        task = task_of(dataset, compute)
-        with _fitting(args):
-            training = Training(task, args.model, _init(args), settings, args.seed)
-        epochs = []
+    if args.save or args.resume:
+        needed("safetensors", "A checkpoint", "train")
+    if args.png:
+        needed("matplotlib", "A figure", "plot")
+    training, epochs = _resumed(args, compute) if args.resume else (_new(args, compute), [])
     try:
         with _fitting(args):
             _run(training, epochs, args.save)
@@ -85,6 +72,83 @@ def train(args: argparse.Namespace) -> int:
     _print(training, outcome)
     _write(args, training, outcome, epochs)
     return 0 if outcome.status == "ok" else 1
+
+
+def _resumed(args: argparse.Namespace, compute: Compute) -> tuple[Training, list[Epoch]]:
+    from virgo.experiments.tasks import checkpoint, task_of
+
+    applies = ("--resume", "--epochs", "--root", "--save", "--json", "--png", "--device")
+    applies += ("--precision", "--compile", "--threads")
+    idle = [option for option in given_options(args.parser, args) if option not in applies]
+    if idle:
+        raise OptionError(
+            f"{', '.join(idle)}: expected only --epochs beside --resume, which keeps the run's own "
+            f"settings. Leave it out."
+        )
+    saved = checkpoint.load(args.resume)
+    dataset = _load(saved.header["dataset"], args)
+    return saved.resume(task_of(dataset, compute), args.epochs), saved.curve
+
+
+def _new(args: argparse.Namespace, compute: Compute) -> Training:
+    from virgo.experiments.tasks import Settings, Training, task_of
+    from virgo.rules import parse_method
+
+    if not args.dataset:
+        raise OptionError("--dataset: expected a name, got none. See virgo data list.")
+    check_model(args.model)
+    is_own = args.model not in MODELS
+    if not args.model.startswith("ngnn-"):
+        for option in ("ngnn_type", "num_ngnn_layers"):
+            if getattr(args, option) is not None:
+                raise OptionError(
+                    f"--{option.replace('_', '-')}: expected an ngnn model, got --model "
+                    f"{args.model}. Leave it out, or write --model ngnn-gcn."
+                )
+    if is_own and args.save:
+        raise OptionError(
+            f"--save: expected one of {', '.join(MODELS)}, which a checkpoint can build again, got "
+            f"--model {args.model}. Leave it out."
+        )
+    init = _init(args)
+    parse_method(init)  # a misspelt name shows before the data is read
+    dataset = _load(args.dataset, args)
+    names = [field.name for field in fields(Settings)]
+    given = {name: value for name in names if (value := getattr(args, name, None)) is not None}
+    given |= {"patience": None} if args.no_early_stopping else {}
+    settings = Settings.of(_paper_settings(args, given) | given)
+    task = (
+        _own_task(args, dataset, settings, init, compute) if is_own else task_of(dataset, compute)
+    )
+    with _fitting(args), working(f"initialising by {init}"):
+        return Training(task, args.model, init, settings, args.seed)
+
+
+def _load(name: str, args: argparse.Namespace) -> Any:
+    from virgo.experiments.data import load
+
+    with loading(name) as progress:
+        return load(name, args.root, progress)
+
+
+def _own_task(
+    args: argparse.Namespace, dataset: Any, settings: Settings, init: str, compute: Compute
+) -> Any:
+    """The task of a model that is not one of the paper's: PyG's own, or the user's."""
+    from torch_geometric import nn
+
+    from virgo.experiments.tasks.own import OwnData, OwnTask
+
+    if dataset.task == "link":
+        raise OptionError(
+            f"--model {args.model}: expected one of {', '.join(MODELS)} for link prediction, got "
+            f"another. Choose one."
+        )
+    make = getattr(nn, OTHERS[args.model]) if args.model in OTHERS else load_object(args.model)
+    sizes = ("hidden_channels", "num_layers", "dropout")
+    config = {key: value for key, value in settings.to_dict().items() if key in sizes}
+    own = OwnData.of(dataset.name, dataset)
+    return OwnTask(own, make, init, config, f"--model {args.model}", compute=compute)
 
 
 def _paper_settings(args: argparse.Namespace, given: Mapping[str, object]) -> dict[str, Any]:
@@ -157,8 +221,8 @@ def _run(training: Training, epochs: list[Epoch], save: Path | None) -> None:
     """Train to the end with a live curve, and keep it now and then."""
     from virgo.experiments.tasks import checkpoint
 
-    drawn, kept = 0.0, time.perf_counter()
-    with Live(console=errors, auto_refresh=False, transient=True) as live:
+    kept = time.perf_counter()
+    with _shown(training, epochs) as show:
         while not training.done:
             with deferred():  # half an epoch cannot be continued
                 epochs.append(training.advance())
@@ -166,9 +230,41 @@ def _run(training: Training, epochs: list[Epoch], save: Path | None) -> None:
             if save is not None and now - kept >= KEEP:
                 checkpoint.save(training, save, epochs)
                 kept = time.perf_counter()
+            show(now)
+
+
+@contextmanager
+def _shown(training: Training, epochs: Sequence[Epoch]) -> Iterator[Callable[[float], None]]:
+    """A live curve on a terminal, lines elsewhere; yields what is called after every epoch."""
+    drawn = 0.0
+    if not errors.is_interactive:
+        with LogLines(f"training {training.name} on {training.task.dataset.name}") as lines:
+
+            def log(now: float) -> None:
+                nonlocal drawn
+                if now - drawn >= REFRESH:
+                    lines.update(_line(training, epochs))
+                    drawn = now
+
+            yield log
+        return
+    with Live(console=errors, auto_refresh=False, transient=True) as live:
+
+        def draw(now: float) -> None:
+            nonlocal drawn
             if now - drawn >= REFRESH:
                 live.update(_picture(training, epochs), refresh=True)
                 drawn = now
+
+        yield draw
+
+
+def _line(training: Training, epochs: Sequence[Epoch]) -> str:
+    """Where the training is, in one line."""
+    scores = [100 * e.valid for e in epochs if e.valid is not None]
+    words = f"epoch {training.epoch} of at most {training.settings.epochs}, "
+    words += f"training loss {epochs[-1].loss:.4g}"
+    return words + (f", validation {scores[-1]:.2f} %" if scores else "")
 
 
 def _picture(training: Training, epochs: Sequence[Epoch]) -> Group:
@@ -248,10 +344,17 @@ def add_to(commands: Subparsers) -> None:
         "virgo train --resume run.safetensors --epochs 2000",
         "virgo train --dataset ogbl-collab --model sage --device cuda --precision bf16",
     )
+    command.set_defaults(parser=command)
     add = command.add_argument
     add("--dataset", help="a name of virgo data list, or like:NAME[@scale]")
     add_root(command)
-    add("--model", default="gcn", choices=MODELS, help="default gcn")
+    add(
+        "--model",
+        default="gcn",
+        help=f"{', '.join(KNOWN_MODELS)} or module:function, which is given in_channels, "
+        "hidden_channels, num_layers, out_channels and dropout as far as it takes them (default "
+        "gcn)",
+    )
     _add_initialisation(command)
     _add_settings(command)
     add("--seed", type=int, default=0, help="seed of all random draws (default 0)")

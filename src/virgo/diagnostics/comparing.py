@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from virgo.diagnostics.comparison import CLASSIC, Comparison, Curve, Health
+from virgo.diagnostics.comparison import Comparison, Curve, Health
 from virgo.diagnostics.measurement import Measurement, measure
 from virgo.diagnostics.verdict import Thresholds, judge
 from virgo.errors import OptionError, named_options
@@ -17,16 +17,7 @@ from virgo.network.inputs import Forward
 from virgo.network.probe import Loss
 from virgo.plans import Plan
 from virgo.rules import parse_method
-
-#: What `compare` runs by default: the paper's methods and ours.
-METHODS = (
-    *CLASSIC,
-    "virgo-forward",
-    "virgo-backward",
-    "virgo",
-    "virgo-forward+measured",
-    "virgo-backward+measured",
-)
+from virgo.vocabulary import COMPARED
 
 Planner = Callable[[Any, str, int], Plan]
 """``planner(model, method, seed)`` is the plan of a method, options after a plus."""
@@ -50,7 +41,7 @@ def wants_depth(make_model: Callable[..., nn.Module]) -> bool:
 def compare(
     make_model: Callable[..., nn.Module],
     data: Any,
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] = COMPARED,
     depths: Sequence[int] | None = None,
     seeds: int = 3,
     *,

@@ -14,12 +14,12 @@ from virgo.report.notebook import NotebookView, plots
 from virgo.report.page import Document, variance_chart
 from virgo.report.saving import save, versions
 from virgo.report.text import plain_numbers, show, text_table
+from virgo.vocabulary import CLASSIC
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CLASSIC = ("lecun", "xavier", "kaiming-forward", "kaiming-backward")
 _HEADER = (
     "method",
     "forward max/min",
@@ -232,6 +232,9 @@ class Comparison(NotebookView):
 
         Returns:
             The figure.
+
+        Raises:
+            OptionError: that depth was not compared.
         """
         depth = self.depths[-1] if depth is None else depth
         if not isinstance(depth, int) or depth not in self.depths:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from torch import nn
 
-from virgo.errors import OptionError, install
+from virgo.errors import MissingExtra, OptionError
 
 if TYPE_CHECKING:
     from virgo.diagnostics.monitor import Monitor
@@ -98,10 +98,6 @@ class LightningMonitor:
         callback = virgo.LightningMonitor(every=20)
         lightning.pytorch.Trainer(callbacks=[callback]).fit(module, loader)
         callback.monitor.plot().savefig("variance.pdf")
-
-    Args:
-        every: a record every so many optimiser steps.
-        log: whether records go to the trainer's loggers.
     """
 
     monitor: Monitor | None = None
@@ -165,7 +161,4 @@ def _callback() -> type:
             continue
         callback: type = module.Callback
         return callback
-    raise ImportError(
-        "LightningMonitor: expected the package lightning or pytorch_lightning, got neither. "
-        f"{install('lightning')}."
-    )
+    raise MissingExtra("LightningMonitor", "lightning", "lightning")

@@ -15,9 +15,8 @@ from torch import nn
 
 from virgo.diagnostics.integrations import Writer, check_writer, write_scalars
 from virgo.diagnostics.step_recorder import StepRecord, StepRecorder
-from virgo.errors import LayerError, OptionError, named_options
+from virgo.errors import LayerError, OptionError, named_options, needed
 from virgo.network.modules import is_uninitialised, layers_of, unwrap
-from virgo.report.notebook import optional
 from virgo.report.text import plain_numbers
 
 if TYPE_CHECKING:
@@ -159,7 +158,7 @@ class Monitor:
 
     def plot(self) -> Figure:
         """Variance over layers, forward and backward: one line per record, coloured by step."""
-        optional("matplotlib.figure", "monitor.plot", "plot")
+        needed("matplotlib.figure", "monitor.plot", "plot")
         if not self.records:
             raise OptionError(
                 f"monitor.plot: expected at least one record, got none in {self.steps} steps. "

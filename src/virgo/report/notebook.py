@@ -6,12 +6,10 @@ remove scripts from a notebook that is not trusted.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from virgo.errors import install
+from virgo.errors import needed
 from virgo.report.page import VERDICTS, Document, cell, escaped
 
 if TYPE_CHECKING:
@@ -20,27 +18,6 @@ if TYPE_CHECKING:
 
 #: A first table of at most so many rows is shown unfolded.
 SHORT = 12
-
-
-def optional(module: str, where: str, extra: str) -> ModuleType:
-    """An optional module, or an error that says how to install it.
-
-    Args:
-        module: what to import.
-        where: what was called, for the message.
-        extra: the extra of the package that installs it.
-
-    Returns:
-        The module.
-
-    Raises:
-        ImportError: if it is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        name = module.partition(".")[0]
-        raise ImportError(f"{where}: expected {name}, got none. {install(extra)}.") from error
 
 
 class NotebookView:
@@ -60,7 +37,7 @@ class NotebookView:
 
     def to_frame(self) -> Any:
         """The numbers as a ``pandas.DataFrame``; ``pip install 'virgo-gnn[notebook]'``."""
-        pandas = optional("pandas", f"{type(self).__name__}.to_frame", "notebook")
+        pandas = needed("pandas", f"{type(self).__name__}.to_frame", "notebook")
         return pandas.DataFrame.from_records(self.records())
 
     def plot(self) -> list[Axes]:
@@ -73,8 +50,10 @@ class NotebookView:
 
 def plots(where: str) -> Any:
     """:mod:`virgo.report.plots`, which needs matplotlib, or an error that says so."""
-    optional("matplotlib.figure", where, "plot")
-    return importlib.import_module("virgo.report.plots")
+    needed("matplotlib.figure", where, "plot")
+    from virgo.report import plots
+
+    return plots
 
 
 def folded(document: Document) -> str:

@@ -92,7 +92,7 @@ def test_the_second_time_needs_no_metis(empty_cache: Path, monkeypatch: pytest.M
     (kept,) = empty_cache.iterdir()
     monkeypatch.setitem(sys.modules, "pymetis", None)
     assert torch.equal(partition(blobs(), 80, 4), first)
-    with pytest.raises(virgo.OptionError, match=r"pip install 'virgo-gnn\[clusters\]"):
+    with pytest.raises(virgo.VirgoError, match=r"pip install 'virgo-gnn\[clusters\]'"):
         partition(blobs(), 80, 5)
     with pytest.raises(virgo.OptionError, match="expected pymetis"):  # another graph
         partition(blobs(seed=1), 80, 4)

@@ -31,7 +31,7 @@ from torch_geometric.data import Data
 
 import virgo
 from virgo.cli import graphs
-from virgo.errors import DataError, GraphError, OptionError
+from virgo.errors import DataError, GraphError, MissingExtra, OptionError
 from virgo.graph.disk import (
     Header,
     build,
@@ -687,7 +687,7 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     source = kit.WRITERS["csv"](random_edges(22, 5, 9), tmp_path)
     monkeypatch.setitem(sys.modules, "pyarrow.csv", None)
     with pytest.raises(
-        DataError, match=r"expected the library pyarrow.*pip install 'virgo-gnn\[scale\]"
+        MissingExtra, match=r"requires pyarrow. Run: pip install 'virgo-gnn\[scale\]'"
     ):
         build(source, tmp_path / "graph")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
-from virgo.errors import DataError, install, named_options
+from virgo.errors import DataError, MissingExtra, VirgoError, named_options, needed
 from virgo.experiments.data import preprocessing
 from virgo.experiments.data.cache import Progress, prepared, silent
 from virgo.experiments.data.catalogue import CATALOGUE, Entry, entry
@@ -25,7 +25,7 @@ from virgo.experiments.data.integrity import (
     explain_failure,
     read_table,
 )
-from virgo.experiments.data.loaders import open_loader, quiet
+from virgo.experiments.data.loaders import loader_class, open_loader, quiet
 from virgo.experiments.data.ogb_files import readable
 from virgo.experiments.data.roots import CITATION, DataSource, Root, locate
 
@@ -107,15 +107,20 @@ def load_citation(name: str = "cora", root: Root = None) -> Data:
 
 
 def demo_graph() -> tuple[Data, str]:
-    """Cora where a data root has it, otherwise a generated graph.
+    """Cora where a data root has it and scipy is there to read it, otherwise a generated graph.
 
     Returns:
         The graph, and a line that says which it is.
     """
+    reason = "no data root has Cora"
+    data, kind = None, "Cora, public split"
     if locate(CATALOGUE["cora"]).complete:
-        data, kind = load_citation("cora"), "Cora, public split"
-    else:
-        data, kind = citation_like(), "a generated citation-like graph (no data root has Cora)"
+        try:
+            data = load_citation("cora")
+        except MissingExtra as error:
+            reason = str(error)
+    if data is None:
+        data, kind = citation_like(), f"a generated citation-like graph ({reason})"
     counts = f"{data.num_nodes} nodes, {data.num_edges} edges, {data.num_features} words"
     return data, f"{kind}: {counts}"
 
@@ -176,13 +181,15 @@ def _read_arxiv(source: DataSource, file: str, dtype: type[np.generic]) -> Any:
 def _open_stored(row: Entry, root: Root, progress: Progress = silent) -> Any:
     """The loader of a dataset on its processed copy, which is made if need be."""
     source = locate(row, root)
+    if row.kind == "ogb":
+        loader_class(row)  # names a missing extra before gigabytes are copied
     stored = prepared(source, lambda folder: _process(source, folder), progress)
     release = stored / row.folder / "RELEASE_v1.txt"
     try:
         if row.kind == "ogb" and not release.is_file():  # OGB would ask on the terminal
             raise FileNotFoundError(release)
         return _open(row, stored)
-    except DataError:
+    except VirgoError:
         raise
     except Exception as error:
         raise DataError(
@@ -198,18 +205,18 @@ def _open(row: Entry, folder: Path) -> Any:
 def _process(source: DataSource, temporary: Path) -> None:
     """Run the loader on a copy of the raw files, and store its split beside the result."""
     row, folder = source.entry, temporary / source.entry.folder
+    if row.kind in ("planetoid", "amazon", "coauthor"):  # their files hold scipy's matrices
+        needed("scipy.sparse", f"Loading {row.name}", "data")
     check_raw_files(source, folder)
     try:
         loader = _open(row, temporary)
         if row.kind == "ogb":
             _store_split(source, folder, loader)
-    except (DataError, MemoryError):
+    except (VirgoError, MemoryError):
         raise
     except ImportError as error:
-        raise DataError(
-            f"{row.name}: expected the libraries that its loader needs, got {error}. "
-            f"{install('data')}."
-        ) from error
+        library = (error.name or "a library of its loader").partition(".")[0]
+        raise MissingExtra(f"Loading {row.name}", library, "data") from error
     except Exception as error:  # a damaged file may make a loader raise anything
         raise explain_failure(source, folder, error) from error
     _check_processed(source, loader)

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import GlobalStorage
 
-from virgo.errors import DataError, install
+from virgo.errors import DataError, MissingExtra
 
 
 def ogb(module: str) -> Any:
@@ -31,7 +31,7 @@ def ogb(module: str) -> Any:
         The module.
 
     Raises:
-        DataError: ``ogb`` is not installed.
+        MissingExtra: ``ogb`` is not installed.
     """
     kept = {"outdated": sys.modules["outdated"]} if "outdated" in sys.modules else {}
     if "ogb" not in sys.modules:
@@ -39,9 +39,7 @@ def ogb(module: str) -> Any:
     try:
         return importlib.import_module(f"ogb.{module}")
     except ImportError as error:
-        raise DataError(
-            f"ogb.{module}: expected the library ogb, got {error}. {install('data')}."
-        ) from error
+        raise MissingExtra("Loading an OGB dataset", "ogb", "data") from error
     finally:
         if sys.modules.get("outdated", ...) is None:
             del sys.modules["outdated"]

@@ -9,18 +9,16 @@ from virgo.errors import OptionError
 from virgo.experiments.models.network import (
     GCN,
     GIN,
-    NGNN_TYPES,
     Config,
     GraphSAGE,
     Network,
     sizes_in,
 )
+from virgo.vocabulary import MODELS, NGNN_TYPES
 
 __all__ = ["GCN", "GIN", "MODELS", "NGNN_TYPES", "GraphSAGE", "Network", "build", "from_recipe"]
 
 FAMILIES: dict[str, type[Network]] = {"gcn": GCN, "sage": GraphSAGE, "gin": GIN}
-#: The names that ``build`` and the command line take.
-MODELS = (*FAMILIES, "ngnn-gcn", "ngnn-sage")
 
 
 def build(name: str, in_channels: int, out_channels: int, config: Config) -> Network:

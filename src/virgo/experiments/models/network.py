@@ -18,12 +18,10 @@ from virgo.experiments.models.convolutions import (
     MessageLayers,
     SAGELayers,
 )
+from virgo.vocabulary import NGNN_TYPES
 
 Config: TypeAlias = Mapping[str, Any]
 """Hyper-parameters by name."""
-
-#: Where NGNN inserts linear layers: after the first, the inner, the last, or every layer.
-NGNN_TYPES = ("input", "hidden", "output", "all")
 
 
 class Network(nn.Module, MessageLayers):

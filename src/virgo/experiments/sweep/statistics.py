@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from virgo.errors import DataError, OptionError, install
+from virgo.errors import OptionError, needed
 
 #: Up to this many pairs all 2^n ways to flip the signs are counted.
 MOST_FLIPPED = 16
@@ -179,13 +179,9 @@ def student(t: float, degrees: int, level: float = 0.95) -> tuple[float, float]:
     >>> round(p, 6), round(reach, 6)
     (0.05, 2.262157)
     """
-    try:
-        from scipy.special import stdtr, stdtrit
-    except ImportError as error:
-        raise DataError(
-            f"paired test: expected scipy for Student's t, got no such module. {install('sweep')}."
-        ) from error
-    return float(2 * stdtr(degrees, -abs(t))), float(stdtrit(degrees, (1 + level) / 2))
+    special = needed("scipy.special", "A paired test", "sweep")
+    p = 2 * special.stdtr(degrees, -abs(t))
+    return float(p), float(special.stdtrit(degrees, (1 + level) / 2))
 
 
 def sign_flip(differences: Sequence[float]) -> float | None:

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from virgo.errors import DataError, OptionError, VirgoError, install
+from virgo.errors import DataError, MissingExtra, OptionError, VirgoError
 
 try:
     import optuna
@@ -35,9 +35,7 @@ try:
     from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial, TrialState
 except ImportError as missing:  # pragma: no cover
-    raise OptionError(
-        f"sweep: expected the package optuna 4.9 or later, got {missing}. {install('sweep')}."
-    ) from missing
+    raise MissingExtra("A sweep", "optuna", "sweep") from missing
 
 WORKER = "worker"  # the attribute of a trial that says who runs it
 GRACE = 60  # seconds without a heartbeat after which a worker on another machine counts as dead
@@ -95,7 +93,8 @@ def open_storage(where: str | Path, *, grace: int = GRACE, create: bool = True) 
         The storage, to be closed after use.
 
     Raises:
-        OptionError: for a bad URL or grace period, or if a driver is missing.
+        OptionError: for a bad URL or grace period.
+        MissingExtra: if a driver is not installed.
         DataError: if the database is missing, cannot be opened or has another version's tables.
     """
     if grace < 1:
@@ -126,10 +125,7 @@ def open_storage(where: str | Path, *, grace: int = GRACE, create: bool = True) 
                 ) from error
             time.sleep(random.Random().uniform(0.05, 0.5))
         except ImportError as error:
-            raise OptionError(
-                f"--storage: expected the package psycopg for {_shown(url)}, got {error}. "
-                f"{install('postgresql')}."
-            ) from error
+            raise MissingExtra("A PostgreSQL storage", "psycopg", "postgresql") from error
         except RuntimeError as error:  # another version's tables
             raise DataError(f"--storage {_shown(url)}: {error}") from error
         except _DAMAGE as error:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from virgo.devices import has_fused_adam
-from virgo.errors import DataError, OptionError, VirgoError, install
+from virgo.errors import DataError, OptionError, VirgoError, needed
 from virgo.experiments.models import from_recipe
 from virgo.experiments.tasks.settings import Settings
 from virgo.experiments.tasks.training import Epoch, Task, Training
@@ -237,10 +237,5 @@ def load(path: str | Path) -> Checkpoint:
 
 
 def _safetensors() -> Any:
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise OptionError(
-            f"checkpoint: expected safetensors, got {error}. {install('train')}."
-        ) from error
-    return safetensors
+    needed("safetensors.torch", "A checkpoint", "train")
+    return needed("safetensors", "A checkpoint", "train")

@@ -60,12 +60,14 @@ class OwnData:
         data: the ``Data``, the lists of graphs, or anything where a function trains.
         generated: the remark on generated data.
         folds: one split per seed, where the dataset has folds in place of a split.
+        metric: of training that is not the user's own.
     """
 
     name: str
     data: Any
     generated: str | None = None
     folds: tuple[Mapping[str, Any], ...] = ()
+    metric: str = "accuracy"
 
     @classmethod
     def of(cls, name: str, value: Any) -> OwnData:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from virgo.errors import DataError, OptionError, install
+from virgo.errors import DataError, OptionError, needed
 from virgo.graph.disk.arrays import PAIRS
 from virgo.graph.disk.chunks import Chunk, Position, damaged, numbered
 from virgo.graph.disk.options import BuildOptions
@@ -24,17 +24,9 @@ def arrow(module: str) -> Arrow:
         The module.
 
     Raises:
-        DataError: it is not installed.
+        MissingExtra: it is not installed.
     """
-    import importlib
-
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise DataError(
-            f"{module}: expected the library pyarrow, which reads Parquet and CSV, got {error}. "
-            f"{install('scale')}."
-        ) from error
+    return needed(module, "Reading Parquet and CSV", "scale")
 
 
 def chosen_columns(names: Sequence[str], options: BuildOptions, where: Path) -> list[int]:

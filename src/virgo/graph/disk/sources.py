@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from virgo.errors import DataError
+from virgo.errors import DataError, OptionError
 from virgo.graph.disk.arrays import EdgeArrayFile, TorchFile, npz_file
 from virgo.graph.disk.chunks import BROKEN, Chunk, Position, Reader, damaged, finite
 from virgo.graph.disk.options import BuildOptions
@@ -151,16 +151,28 @@ def _reader(path: Path, options: BuildOptions) -> Reader:
             ".pth": TorchFile,
         }
         if kind in makers and not path.name.endswith(".gz"):
+            _refuse_columns(path, options)
             return makers[kind](path)
     except OSError as error:
         raise DataError(f"{path}: expected a readable file, got {error}.") from error
     raise DataError(f"{path}: expected edges as {_KNOWN}, got a file of another kind.")
 
 
+def _refuse_columns(path: Path, options: BuildOptions) -> None:
+    """Raise for options of tables, which do nothing where edges are arrays."""
+    for name in ("source_column", "target_column", "weight_column"):
+        if (column := getattr(options, name)) is not None:
+            raise OptionError(
+                f"{name}: expected a file with columns (Parquet, CSV), got {column!r} for the "
+                f"arrays in {path}. Leave it out: weights of arrays are read as edge_weight."
+            )
+
+
 def _ogb(name: str, raw: Path, options: BuildOptions) -> EdgeSource:
     """A dataset's raw folder: one graph, as text or as OGB's binary form has it."""
     packed = raw / "data.npz"
     if packed.is_file():
+        _refuse_columns(packed, options)
         reader: Reader = npz_file(packed)
         nodes, edges = _packed_counts(packed, "num_nodes_list"), None
     else:

@@ -6,7 +6,6 @@ Ibis, DuckDB and PySpark are imported here and nowhere else in the project, and 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import shutil
 import tempfile
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virgo.errors import DataError, OptionError, install
+from virgo.errors import DataError, OptionError, needed
 
 #: Ibis has no types that strict mode accepts.
 Table = Any
@@ -39,12 +38,7 @@ _SENT_WHOLE = 4_000_000
 
 def library(name: str, extra: str) -> Library:
     """An optional library, or one error that says how to install it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise OptionError(
-            f"virgo.graph.sql: expected the library {name}, got none ({error}). {install(extra)}."
-        ) from error
+    return needed(name, "A graph in a database", extra)
 
 
 def connect(

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
-from virgo.errors import DataError, OptionError, install
+from virgo.errors import DataError, OptionError, needed
 from virgo.experiments.data import user_cache
 from virgo.experiments.tasks.fused import members, offsets
 from virgo.report.files import atomic_write
@@ -91,12 +91,7 @@ def _write(path: Path, part: NDArray[np.int32]) -> None:
 def _metis(edge_index: Tensor, num_nodes: int, num_parts: int) -> NDArray[np.int32]:
     if num_parts == 1:
         return np.zeros(num_nodes, dtype=np.int32)
-    try:
-        import pymetis
-    except ImportError as error:
-        raise OptionError(
-            f"num_parts: expected pymetis to partition with, got {error}. {install('clusters')}."
-        ) from error
+    pymetis = needed("pymetis", "Partitioning a graph by num_parts", "clusters")
     source, target = to_undirected(
         edge_index[:, edge_index[0] != edge_index[1]], num_nodes=num_nodes
     )
