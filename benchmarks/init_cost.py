@@ -113,6 +113,7 @@ def spectral_cost(name: str, data: Data, layers: int, rounds: int) -> dict:
         "nodes": data.num_nodes,
         "edges": data.num_edges,
         "layers": layers,
+        "threads": torch.get_num_threads(),
         "seconds": {key: round(value, 4) for key, value in least.items()},
         "plan_over_step": ratios["plan"],
         "init_over_step": ratios["init"],
