@@ -80,13 +80,12 @@ def spectral_cost() -> str:
         [
             str(cost["graph"]),
             str(cost["layers"]),
-            f"{cost['seconds']['step']:.2f} s",
             f"x{cost['plan_over_step']:.1f}",
             f"x{cost['init_over_step']:.1f}",
         ]
         for cost in costs
     ]
-    return table(["graph", "layers", "a training step", "`virgo.plan`", "`virgo.init_`"], rows)
+    return table(["graph", "layers", "`virgo.plan`", "`virgo.init_`"], rows)
 
 
 def number(value: float | str | None) -> str:
