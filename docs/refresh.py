@@ -72,6 +72,22 @@ def cost() -> str:
     )
 
 
+def spectral_cost() -> str:
+    costs = (results("init_cost") or {}).get("spectral")
+    if not costs:
+        return "not run"
+    rows = [
+        [
+            str(cost["graph"]),
+            str(cost["layers"]),
+            f"x{cost['plan_over_step']:.1f}",
+            f"x{cost['init_over_step']:.1f}",
+        ]
+        for cost in costs
+    ]
+    return table(["graph", "layers", "`virgo.plan`", "`virgo.init_`"], rows)
+
+
 def number(value: float | str | None) -> str:
     return f"x{value:.3g}" if isinstance(value, float) else str(value)
 
@@ -562,6 +578,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "zoo-layers": zoo_layers,
     **depth_tables.TABLES,
     "cost": cost,
+    "spectral-cost": spectral_cost,
     "compare": compare,
     "claims": claims,
     "networks": networks,

@@ -23,8 +23,8 @@ from torch_geometric.nn import GCN, GCNConv, GINConv, GraphConv, SAGEConv
 
 import virgo
 from virgo.draws import generator_for, read_basis, scaled_basis, standard
-from virgo.graph import spectrum
-from virgo.graph.spectrum import Features, right_singular
+from virgo.graph import spectrum, threads
+from virgo.graph.spectrum import Features, orthonormal, right_singular
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 OPTIONS = {"distribution": "spectral", "num_classes": False}
@@ -122,6 +122,62 @@ def test_subspace_iteration_on_a_slow_spectrum_keeps_nearly_all_that_can_be_kept
     np.testing.assert_allclose(found.vectors @ found.vectors.T, np.eye(20), atol=1e-12)
     start, _ = np.linalg.qr(rng.standard_normal((300, 20)))
     assert np.square(matrix @ start).sum() < 0.5 * best
+
+
+def test_an_orthonormal_basis_of_columns_that_nearly_depend() -> None:
+    """Ill-conditioned by 1e10, where one pass of Gram-Schmidt would be off by 1e-6."""
+    rng = np.random.default_rng(0)
+    block = rng.standard_normal((50, 6)) @ np.vander(np.linspace(1, 1.05, 6))
+    basis = orthonormal(block)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(6), atol=1e-13)
+    leading = block[:, :3]  # the same span, column by column
+    np.testing.assert_allclose(
+        basis[:, :3] @ (basis[:, :3].T @ leading), leading, atol=1e-12 * np.abs(block).max()
+    )
+
+
+def test_columns_that_depend_become_zero() -> None:
+    rng = np.random.default_rng(0)
+    two = rng.standard_normal((20, 2))
+    basis = orthonormal(np.concatenate([two, two @ rng.standard_normal((2, 3))], 1))
+    np.testing.assert_allclose(basis.T @ basis, np.diag([1.0, 1, 0, 0, 0]), atol=1e-13)
+
+
+@pytest.mark.parametrize(("decay", "products"), [(0.5, 3), (0.98, 4)])
+def test_the_iteration_stops_where_singular_values_do(decay: float, products: int) -> None:
+    """A spectrum that falls fast is found by the second product, and the third one shows it; one
+    that falls slowly takes longer."""
+    rng = np.random.default_rng(0)
+    right, _ = np.linalg.qr(rng.standard_normal((300, 300)))
+    values = decay ** np.arange(300)
+    calls = []
+
+    def gram(block: np.ndarray) -> np.ndarray:
+        calls.append(block.shape)
+        return right @ (values[:, None] ** 2 * (right.T @ block))
+
+    found = right_singular(gram, 300, 12, np.random.default_rng(1))
+    assert len(calls) == products
+    np.testing.assert_allclose(found.values, values[:12], rtol=spectrum.SETTLED)
+
+
+def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More features than a block has columns, dense and sparse, every product on two threads."""
+    monkeypatch.setattr(threads, "_WORTH_THREADS", 0)
+    found: dict[bool, set[str]] = {False: set(), True: set()}
+    before = torch.get_num_threads()
+    try:
+        for count in (1, 2):
+            monkeypatch.setattr(threads, "cores", lambda count=count: count)
+            torch.set_num_threads(count)
+            for sparse in found:
+                data = graph(300, 900, 200)
+                data.x = data.x.to_sparse() if sparse else data.x
+                plan = virgo.plan(gcn(200, 24, 6), data, "virgo-backward", **OPTIONS)
+                found[sparse].add(plan.basis["float32"])
+    finally:
+        torch.set_num_threads(before)
+    assert {sparse: len(bits) for sparse, bits in found.items()} == {False: 1, True: 1}
 
 
 @pytest.mark.slow

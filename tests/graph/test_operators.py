@@ -35,6 +35,7 @@ from torch_geometric.nn import (
 
 import virgo
 from virgo.experiments.models.convolutions import nonzeros
+from virgo.graph import threads
 from virgo.graph.operators import Compressed, Graph, Operator
 from virgo.network import inputs, reading, trace
 from virgo.study import Study
@@ -420,11 +421,30 @@ def test_the_number_of_threads_changes_no_bit(weighted: bool) -> None:
     graph = Graph(edge_index, 3000, weight if weighted else None)
     x = np.random.default_rng(0).standard_normal(3000)
     results = []
-    for threads in (1, 2):  # `one_thread` puts back what it found
-        numba.set_num_threads(threads)
+    for count in (1, 2):  # `one_thread` puts back what it found
+        numba.set_num_threads(count)
         results.append([graph.gcn()(x), graph.gcn().T(x), graph.mean()(x)])
     for one, two in zip(*results, strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_several_columns_have_the_bits_of_each_alone(
+    weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With any number of threads, in any memory order; the columns are not all alike."""
+    edge_index, weight = power_law()
+    graph = Graph(edge_index, 3000, weight if weighted else None)
+    x = np.random.default_rng(0).standard_normal((3000, 5))
+    operators = (graph.gcn(), graph.gcn().T, graph.mean(), graph.sum(0.5).times(2))
+    alone = [np.stack([operator(column) for column in x.T], 1) for operator in operators]
+    monkeypatch.setattr(threads, "_WORTH_THREADS", 0)
+    for count in (1, 2):
+        monkeypatch.setattr(threads, "cores", lambda count=count: count)
+        for operator, expected in zip(operators, alone, strict=True):
+            for block in (x, np.asfortranarray(x)):
+                np.testing.assert_array_equal(operator(block), expected)
+    assert len({column.tobytes() for column in alone[0].T}) == 5
 
 
 @pytest.mark.parametrize("weighted", [False, True])

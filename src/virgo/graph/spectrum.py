@@ -278,7 +278,7 @@ def orthonormal(block: Vector) -> Vector:
 def _inner(basis: Vector, product: Vector) -> Vector:
     """``basis^T product``, made symmetric; by no BLAS, whose bits depend on the threads."""
     rows, others = np.ascontiguousarray(basis.T), np.ascontiguousarray(product.T)
-    small = np.einsum("if,jf->ij", rows, others)
+    small: Vector = np.einsum("if,jf->ij", rows, others)
     return (small + small.T) / 2
 
 

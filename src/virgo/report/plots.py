@@ -43,10 +43,12 @@ _SEATS = {
             ("virgo",),
             ("kaiming-forward", "KaiFor"),
             ("lsuv",),
-            ("orthogonal",),
+            ("isometric",),
             ("g-init",),
             ("auto",),
             ("default", "PyG's default"),
+            ("identity",),
+            ("orthogonal",),
         )
     )
     for name in names
