@@ -88,5 +88,8 @@ def test_options(data: Data) -> None:
     assert "loss: none" in silent
     lazy = Two(-1)
     assert cells(virgo.summary(lazy, data))["(0)GCNConv"][2] == f"{20 * 8 + 8}"
-    with pytest.raises(OptionError, match="max_depth: expected at least 0, got -1"):
-        virgo.summary(model, data, max_depth=-1)
+    for wrong in (-1, "deep", True):
+        with pytest.raises(OptionError, match="max_depth: expected a number from 0 on, got"):
+            virgo.summary(model, data, max_depth=wrong)
+    with pytest.raises(OptionError, match="summary: expected an option it has, got 'depth'"):
+        virgo.summary(model, data, depth=2)

@@ -204,12 +204,15 @@ def restore(args: argparse.Namespace) -> int:
     files = sorted(args.records.glob("*.jsonl")) if args.records.is_dir() else [args.records]
     wanted = [args.table] if args.table else list(_ABOUT)
     files = [file for file in files if not args.records.is_dir() or file.stem in wanted]
-    known = [record for file in files for record in records.read(file)]
+    known = [record for file in files for record in records.read(file) if record.table in wanted]
     if not known:
-        raise OptionError(f"--records: expected records, got none in {args.records}.")
+        raise OptionError(
+            f"--records: expected records of {', '.join(wanted)}, got none in {args.records}. A "
+            f"study of your own is resumed from its storage, OUT/NAME.db."
+        )
     storage = open_storage(args.storage)
     try:
-        count = restoring.restore(storage, [r for r in known if r.table in wanted])
+        count = restoring.restore(storage, known)
     finally:
         storage.close()
     print(f"restored {count} configurations")

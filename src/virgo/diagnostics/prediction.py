@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from torch import Tensor
-
 from virgo import theory
 from virgo.devices import widest
 from virgo.diagnostics.measurement import Measurement, TracedModel
@@ -15,7 +13,7 @@ from virgo.graph.amplitudes import Direction, hops
 from virgo.graph.device import vector_of
 from virgo.graph.vectors import AnyVector, extent, squared_norm
 from virgo.layers import Term
-from virgo.network.inputs import Inputs
+from virgo.network.inputs import Inputs, counted_rows
 from virgo.network.probe import Loss
 from virgo.plans import Plan
 from virgo.study import Study
@@ -74,10 +72,8 @@ def _backward(
 
 def _labelled(inputs: Inputs) -> AnyVector:
     """One at each node that the default loss is taken over."""
-    mask = inputs.data.get("train_mask")
-    if isinstance(mask, Tensor) and mask.shape == (inputs.num_nodes,) and bool(mask.any()):
-        return vector_of(mask.to(inputs.device))
-    return inputs.ones()
+    mask = counted_rows(inputs.data.get("train_mask"), inputs.num_nodes)
+    return inputs.ones() if mask is None else vector_of(mask.to(inputs.device))
 
 
 def _shares(

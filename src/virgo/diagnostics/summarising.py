@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from virgo.diagnostics.checking import with_shapes
 from virgo.diagnostics.measurement import loss_name, read_subject
-from virgo.errors import OptionError, named_options
+from virgo.errors import OptionError, named_options, shown
 from virgo.layers import is_message_passing
 from virgo.network.inputs import Forward
 from virgo.network.losses import InferredLoss
@@ -78,8 +78,9 @@ def summary(
     >>> print(virgo.summary(model, data).splitlines()[0])
     layer input shape output shape parameters signal gradient
     """
-    if max_depth < 0:
-        raise OptionError(f"max_depth: expected at least 0, got {max_depth}. Pass 3.")
+    depth: object = max_depth
+    if not isinstance(depth, int) or isinstance(depth, bool) or depth < 0:
+        raise OptionError(f"max_depth: expected a number from 0 on, got {shown(depth)}. Pass 3.")
     subject = read_subject(with_shapes(model, data, forward), data, nodes, forward, seed)
     chosen = (loss or InferredLoss(seed)) if backward else None
     lines = list(_lines(subject.model, max_depth))

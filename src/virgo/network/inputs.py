@@ -146,8 +146,8 @@ class Inputs:
             return None
         one_hot = nn.functional.one_hot(y.reshape(-1).long(), num_classes)
         gradient = 1.0 / num_classes - one_hot.to(widest(y))
-        mask = self.data.get("train_mask")
-        if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 1:
+        mask = counted_rows(self.data.get("train_mask"), self.num_nodes)
+        if mask is not None:
             gradient[~mask] = 0.0
         return vector_of(gradient.to(self.device))
 
@@ -359,6 +359,25 @@ def is_classes(y: Any) -> bool:
         and y.numel() == y.size(0) > 0
         and int(y.min()) >= 0
     )
+
+
+def counted_rows(mask: object, rows: int) -> Tensor | None:
+    """The rows that a ``train_mask`` picks; of several splits side by side those of the first.
+
+    Args:
+        mask: a tensor of booleans, or anything else.
+        rows: how many there are.
+
+    Returns:
+        One boolean per row, or None where it picks none: then all rows count.
+
+    >>> counted_rows(torch.tensor([[True, False], [False, True]]), 2)
+    tensor([ True, False])
+    """
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.dim() not in (1, 2):
+        return None
+    first = mask if mask.dim() == 1 else mask[:, 0]
+    return first if first.numel() == rows and bool(first.any()) else None
 
 
 def training_rows(data: Any) -> Tensor | None:

@@ -9,6 +9,7 @@ from torch_geometric.data import HeteroData
 
 from virgo.draws import generator_for
 from virgo.errors import LayerError
+from virgo.network.inputs import counted_rows
 from virgo.network.modules import float_tensors
 
 _PROBE = "a random linear probe of the output"
@@ -18,8 +19,9 @@ class InferredLoss:
     """Cross-entropy, binary cross-entropy or squared error where labels fit, or a random probe.
 
     Labels are ``data.edge_label`` or ``data.y``, of a ``HeteroData`` those of the node type whose
-    number of rows the output has. Only rows in ``train_mask`` count, and of several outputs the
-    first that labels fit. ``name`` says which loss it was, once it has been called.
+    number of rows the output has. Only rows in ``train_mask`` count (of several splits side by side
+    those of the first), and of several outputs the first that labels fit. ``name`` says which loss
+    it was, once it has been called.
 
     >>> from torch_geometric.data import Data
     >>> loss = InferredLoss()
@@ -57,10 +59,9 @@ class InferredLoss:
 
     def _fitted(self, scores: Tensor, labels: Tensor, mask: object) -> Tensor | None:
         """The loss of one output against one set of labels; None if they do not fit."""
-        if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 1:
-            rows = mask.numel()
-            if rows == scores.size(0) == labels.size(0) and bool(mask.any()):
-                scores, labels = scores[mask], labels[mask]
+        picked = counted_rows(mask, scores.size(0))
+        if picked is not None and labels.size(0) == scores.size(0):
+            scores, labels = scores[picked], labels[picked]
         scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
         if not labels.is_floating_point() and labels.numel():
             classes = labels.long()

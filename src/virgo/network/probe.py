@@ -23,7 +23,7 @@ from virgo.devices import widest
 from virgo.draws import generator_for
 from virgo.errors import LayerError, VirgoError
 from virgo.network.dgl_graphs import is_dgl_graph
-from virgo.network.inputs import Forward, Inputs, run
+from virgo.network.inputs import Forward, Inputs, counted_rows, run
 from virgo.network.modules import arguments_of, float_tensors, layers_of, received
 
 Loss = Callable[[Any, Any], Tensor]
@@ -342,8 +342,9 @@ class DefaultLoss:
         return total
 
     def _cross_entropy(self, logits: Tensor, y: Tensor, mask: object) -> Tensor:
-        if isinstance(mask, Tensor) and mask.shape == y.shape and bool(mask.any()):
-            return functional.cross_entropy(logits[mask].float(), y[mask])
+        picked = counted_rows(mask, y.numel())
+        if picked is not None:
+            return functional.cross_entropy(logits[picked].float(), y[picked])
         return functional.cross_entropy(logits.float(), y)
 
 

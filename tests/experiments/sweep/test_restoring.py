@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,18 @@ def test_records_alone_make_a_store(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "restored 0 configurations" in capsys.readouterr().out
     done = run(small(new), 0)
     assert done.begun == done.seeds == 9  # nothing is run again
+
+
+def test_records_of_other_tables_are_not_silently_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, file = tmp_path / "old.db", tmp_path / "mine.jsonl"
+    run(small(old), 0)
+    write(file, [replace(record, table="mine") for record in records(old)])
+    store = tmp_path / "new.db"
+    assert main(["sweep", "restore", "--records", str(file), "--storage", str(store)]) == 2
+    assert "is resumed from its storage" in capsys.readouterr().err.replace("\n", " ")
+    assert not store.exists()
 
 
 def test_a_damaged_store_is_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

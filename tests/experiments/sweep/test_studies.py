@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,8 @@ class PooledModel(nn.Module):
         return self.head(global_mean_pool(self.conv(x, edge_index).relu(), batch))
 
 
-def test_lists_of_graphs_are_trained_in_batches(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [4, 1])
+def test_lists_of_graphs_are_trained_in_batches(tmp_path: Path, size: int) -> None:
     generator = torch.Generator().manual_seed(0)
     ring = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
     graphs = [
@@ -175,7 +177,7 @@ def test_lists_of_graphs_are_trained_in_batches(tmp_path: Path) -> None:
         for i in range(24)
     ]
     parts = (graphs[:12], graphs[12:18], graphs[18:])
-    grid = {"width": 8, "lr": 0.1, "epochs": 20, "batch_size": 4}
+    grid = {"width": 8, "lr": 0.1, "epochs": 20, "batch_size": size}
     inits = ["xavier", "virgo-backward+measured"]
     result = study(parts, PooledModel, inits, grid, seeds=2, out=tmp_path)
     assert all(seed["test"] == 1.0 for record in result.records for seed in record.seeds)
@@ -197,8 +199,59 @@ def test_changed_functions_are_noticed(graph: Data, tmp_path: Path) -> None:
         return GCN(in_channels, 8, 2, out_channels)
 
     small(graph, tmp_path, model={"net": first}, train=Calls(), grid={}, seeds=1)
-    with pytest.warns(VirgoWarning, match="another name"):
-        small(graph, tmp_path, model={"net": second}, train=Calls(), grid=[{}, {"lr": 1}], seeds=1)
+    for grid in ({}, [{}, {"lr": 1}]):  # with nothing left to run, and with something
+        with pytest.warns(VirgoWarning, match="another name"):
+            small(graph, tmp_path, model={"net": second}, train=Calls(), grid=grid, seeds=1)
+
+
+def test_changed_data_and_arguments_are_noticed(graph: Data, tmp_path: Path) -> None:
+    def make(in_channels: int, out_channels: int, width: int) -> nn.Module:
+        return GCN(in_channels, width, 2, out_channels)
+
+    def run(data: Any, width: int) -> None:
+        net = {"net": partial(make, width=width)}
+        small(data, tmp_path, model=net, train=Calls(), grid={}, seeds=1)
+
+    run(graph, 4)
+    run(graph.clone(), 4)  # the same numbers: no warning, which would be an error here
+    other = graph.clone()
+    other.y = 6 - other.y
+    with pytest.warns(VirgoWarning, match="your functions and data as they are now"):
+        run(other, 4)
+    with pytest.warns(VirgoWarning, match="your functions and data as they are now"):
+        run(graph, 5)
+
+
+def test_an_initialisation_sees_the_masks_of_its_own_split(graph: Data, tmp_path: Path) -> None:
+    data = graph.clone()
+    for mask in ("train_mask", "val_mask", "test_mask"):
+        data[mask] = torch.stack([graph[mask], graph[mask].flip(0)], 1)
+    seen: list[Tensor] = []
+
+    def init(model: nn.Module, data: Data) -> None:
+        seen.append(data.train_mask)
+
+    small(data, tmp_path, inits={"mine": init}, train=Calls(), seeds=2)
+    assert torch.equal(seen[0], graph.train_mask)
+    assert torch.equal(seen[1], graph.train_mask.flip(0))
+    assert data.train_mask.dim() == 2
+
+
+def test_a_result_that_is_no_number_counts_as_diverged(graph: Data, tmp_path: Path) -> None:
+    def train(model: nn.Module) -> dict[str, float]:
+        return {"valid": 0.5, "test": float("nan")}
+
+    result = small(graph, tmp_path, train=train, seeds=1)
+    assert {seed["status"] for record in result.records for seed in record.seeds} == {"diverged"}
+
+
+def test_too_few_logits_and_empty_parts_are_found_at_once(graph: Data, tmp_path: Path) -> None:
+    with pytest.raises(LayerError, match=r"expected logits of shape \[120, 7\]"):
+        small(graph, tmp_path, model=lambda in_channels: GCN(in_channels, 4, 2, 1), grid={})
+    empty = graph.clone()
+    empty.val_mask = torch.zeros_like(graph.val_mask)
+    with pytest.raises(DataError, match="got nothing to valid on"):
+        small(empty, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +291,7 @@ def test_data_and_outputs_that_cannot_be_trained_on_say_what_is_missing(
     bare = Data(graph.x, graph.edge_index, y=graph.y)
     with pytest.raises(DataError, match=r"train_mask.*--train"):
         small(bare, tmp_path)
-    with pytest.raises(LayerError, match=r"logits of shape \[120, classes\]"):
+    with pytest.raises(LayerError, match=r"logits of shape \[120, 7\]"):
         small(graph, tmp_path, model=lambda data: _Sum(), grid={})
 
 

@@ -29,7 +29,7 @@ from virgo.experiments.sweep.study_inputs import (
     read_model,
     study_cells,
 )
-from virgo.experiments.sweep.study_runner import OwnLoader, OwnRunner, rehearse
+from virgo.experiments.sweep.study_runner import OwnLoader, OwnRunner, rehearse, source_of
 from virgo.experiments.sweep.tables import ResultsTable, build_study
 from virgo.experiments.sweep.worker import Sweep
 
@@ -132,7 +132,8 @@ def study(
     models = {key: read_model(key, value) for key, value in by_name(model, "model").items()}
     methods = read_methods(inits)
     configs = configurations(grid or {})
-    runner = OwnRunner(models, methods, read_function(train, "train"))
+    sources = {key: source_of(key, value) for key, value in datasets.items()}
+    runner = OwnRunner(models, methods, read_function(train, "train"), sources)
     loader = OwnLoader(datasets)
     check_study(name, configs, columns, baseline, methods)
     cells = study_cells(name, list(datasets), list(models), list(methods), configs, columns)
@@ -145,7 +146,8 @@ def study(
         _check_importable(orders)
     rehearse(cells, loader, runner, root)
     run(orders, jobs, report)
-    return _result(orders, name, list(methods), columns, baseline, configs, Path(out))
+    codes = {(c.dataset, c.model, c.init): str(runner.facts(c)["code"]) for c in cells}
+    return _result(orders, name, list(methods), columns, baseline, configs, Path(out), codes)
 
 
 def _check_importable(sweep: Sweep) -> None:
@@ -166,6 +168,7 @@ def _result(
     baseline: str | None,
     configs: Sequence[Config],
     out: Path,
+    codes: Mapping[tuple[str, str, str], str],
 ) -> StudyResult:
     storage = open_storage(orders.storage, create=False)
     try:
@@ -188,23 +191,30 @@ def _result(
                 words = seed.get("message") or seed["status"]
                 failed[words] = failed.get(words, 0) + 1
     space = Space(tuple(configs), orders.seeds)
-    changed_code(records)
+    warn_of_changes(records, codes)
     table = build_study(name, records, methods, columns, space, baseline)
     ordered = sorted(records, key=lambda record: record.identity)
     return StudyResult(table, tuple(ordered), path, failed)
 
 
-def changed_code(records: Sequence[Record]) -> None:
-    """Warn where records of one study were made by different code of the user's."""
-    codes: dict[tuple[str, ...], set[str]] = {}
-    for record in records:
-        codes.setdefault(record.identity[:4], set()).add(record.code or "")
-    mixed = [cell for cell, own in codes.items() if len(own) > 1]
-    if mixed:
-        where = ", ".join(mixed[0][1:])
+def warn_of_changes(records: Sequence[Record], codes: Mapping[tuple[str, str, str], str]) -> None:
+    """Warn where a record was made by other functions of the user's, or on other data.
+
+    Args:
+        records: of the study.
+        codes: the hash of functions and data as they are now, by dataset, model and method.
+    """
+    places = [(record.dataset, record.model, record.init) for record in records]
+    old = [
+        place
+        for record, place in zip(records, places, strict=True)
+        if record.code not in (None, codes[place])
+    ]
+    if old:
         warnings.warn(
-            f"study: expected results of one version of your functions, got several for {where}. "
-            f"Give the study another name, or delete its storage, to run everything with the last.",
+            f"study: expected results of your functions and data as they are now, got "
+            f"{len(old)} of {len(records)} records of others, the first for {', '.join(old[0])}. "
+            f"Give the study another name, or delete its storage, to run everything again.",
             VirgoWarning,
-            stacklevel=3,
+            stacklevel=4,
         )

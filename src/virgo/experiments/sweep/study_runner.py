@@ -5,10 +5,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import math
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Dataset
+from torch_geometric.data.data import BaseData
 
 from virgo.errors import OptionError
 from virgo.experiments.data import load
@@ -48,15 +55,24 @@ class OwnLoader:
 
 @dataclass(frozen=True)
 class OwnRunner:
-    """Runs one seed of a study."""
+    """Runs one seed of a study.
+
+    Attributes:
+        models: what makes each model.
+        inits: the initialisations.
+        train: what trains and tests, where the user does.
+        sources: a hash of what each dataset comes from, see :func:`source_of`.
+    """
 
     models: Mapping[str, Callable[..., Any]]
     inits: Mapping[str, Method]
     train: Callable[..., Any] | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     def facts(self, cell: GridCell) -> dict[str, object]:
-        """What a record of a cell keeps of the user's code: a hash."""
-        return {"code": _digest([self.models[cell.model], self.inits[cell.init], self.train])}
+        """What a record of a cell keeps of the user's code and data: a hash."""
+        functions = [self.models[cell.model], self.inits[cell.init], self.train]
+        return {"code": _digest([*functions, self.sources.get(cell.dataset, "")])}
 
     def task(self, dataset: OwnData, model: str, init: str, config: Config) -> OwnTask:
         """The task of one configuration."""
@@ -94,15 +110,19 @@ def _outcome(result: Any, seconds: float) -> Outcome:
             f"train: expected {{'valid': ..., 'test': ...}} from it, got {result!r:.80}. "
             f"Return both, higher being better; add 'epoch' if there is one."
         )
+    valid, test = float(result["valid"]), float(result["test"])
     epoch = int(result.get("epoch", 0))
+    status = str(result.get("status", "ok"))
+    if status == "ok" and not (math.isfinite(valid) and math.isfinite(test)):
+        return Outcome.failed("diverged", int(result.get("epochs", epoch)), seconds)
     curve = tuple((int(e), float(v)) for e, v in result.get("curve", ()))
     return Outcome(
-        float(result["valid"]),
-        float(result["test"]),
+        valid,
+        test,
         epoch,
         int(result.get("epochs", epoch)),
         seconds,
-        str(result.get("status", "ok")),
+        status,
         curve,
     )
 
@@ -125,13 +145,56 @@ def rehearse(
                     task.batches(model, settings, Seeds.of(0)).evaluate(model, "valid")
 
 
+def source_of(name: str, data: Any) -> str:
+    """What tells a study that its data changed: a name, a function's source, or the numbers.
+
+    Args:
+        name: of the data, for errors.
+        data: as the study was given it.
+
+    Returns:
+        Text.
+    """
+    if isinstance(data, str):
+        return data if is_known(data) else _source(imported(data, f"data {name}"))
+    if callable(data) and not hasattr(data, "edge_index"):
+        return _source(data)
+    digest = hashlib.sha256()
+    for tensor in _tensors(data):
+        digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
+        flat = tensor.detach().cpu()
+        flat = flat if flat.layout == torch.strided else flat.to_sparse_coo().coalesce().values()
+        digest.update(flat.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+        return
+    if isinstance(value, BaseData):
+        value = value.to_dict()
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple, Dataset)):  # a loader would draw random numbers
+        for part in value:
+            yield from _tensors(part)
+
+
+def _source(function: object) -> str:
+    """A function's source and what it was partly applied to, as far as they are to be had."""
+    given = ""
+    while isinstance(function, functools.partial):
+        given += f"{function.args!r}{sorted(function.keywords.items())!r}"
+        function = function.func
+    try:
+        text = inspect.getsource(function)  # type: ignore[arg-type]
+    except (OSError, TypeError):
+        text = function if isinstance(function, str) else ""
+    return text + re.sub(r" at 0x\w+", "", given)  # an address is another in each process
+
+
 def _digest(functions: Sequence[object]) -> str:
-    """A short hash of the functions' sources, as far as they are to be had."""
-    texts = []
-    for function in functions:
-        bare = function.func if isinstance(function, functools.partial) else function
-        try:
-            texts.append(inspect.getsource(bare))  # type: ignore[arg-type]
-        except (OSError, TypeError):
-            texts.append(str(function) if isinstance(function, str) else "")
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
+    """A short hash of functions, or of text that stands for some."""
+    texts = "\0".join(map(_source, functions))
+    return hashlib.sha256(texts.encode()).hexdigest()[:12]

@@ -7,11 +7,12 @@ function trains and tests; it may do what it likes.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -128,6 +129,7 @@ class OwnData:
     def check(self) -> None:
         """Raise unless it can be trained on without a function of the user's."""
         if self.is_nodes or (self.is_graphs and "num_classes" in self.sizes):
+            self._refuse_empty_parts()
             return
         found: Any = type(self.data).__name__
         if isinstance(self.data, Data):
@@ -141,6 +143,25 @@ class OwnData:
             f"training as train (--train): train(model, data, config, seed) that returns "
             f"{{'valid': ..., 'test': ...}}."
         )
+
+    def _refuse_empty_parts(self) -> None:
+        for part, rows in self.split(0).items():
+            if not (rows.any() if self.is_nodes else len(rows)):
+                raise DataError(
+                    f"{self.name}: expected something in every part of the split, got nothing to "
+                    f"{part} on. Fill it."
+                )
+
+    def seen_by_init(self, seed: int) -> Any:
+        """What a seed's initialisation may look at: its training graphs, or its split's masks."""
+        if self.is_graphs or self.folds:
+            return self.split(seed)["train"]
+        if not self.is_nodes or all(self.data[mask].dim() == 1 for mask in MASKS):
+            return self.data
+        data = copy.copy(self.data)
+        for mask, rows in zip(MASKS, self.split(seed).values(), strict=True):
+            data[mask] = rows
+        return data
 
     def split(self, seed: int) -> Mapping[str, Any]:
         """The masks of the nodes, or the graphs, of one seed.
@@ -207,7 +228,7 @@ class OwnTask:
         """The network, initialised."""
         model = self.build(seeds.initialisation)
         own: OwnData = self.dataset
-        graphs = own.split(seeds.number)["train"] if own.is_graphs or own.folds else own.data
+        graphs = own.seen_by_init(seeds.number)
         if callable(self.init):
             offered = {"model": model, "data": graphs, "seed": seeds.initialisation}
             offered["config"] = dict(self.config)
@@ -239,12 +260,13 @@ def _batch_loss(output: Tensor, batch: Any) -> Tensor:
     return functional.cross_entropy(output, batch.y.view(-1))
 
 
-def _logits(output: Any, rows: int, label: str) -> Tensor:
-    if isinstance(output, Tensor) and output.dim() == 2 and output.size(0) == rows:
-        return output
+def _logits(output: Any, rows: int, classes: int, label: str) -> Tensor:
+    is_matrix = isinstance(output, Tensor) and output.dim() == 2
+    if is_matrix and output.size(0) == rows and output.size(1) >= classes:
+        return cast(Tensor, output)
     got = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
     raise LayerError(
-        f"{label}: expected logits of shape [{rows}, classes] from its forward, got {got}. "
+        f"{label}: expected logits of shape [{rows}, {classes}] from its forward, got {got}. "
         f"Return them, or pass your own training as train (--train)."
     )
 
@@ -296,7 +318,8 @@ class OwnNodes(_Steps):
     def outputs(self, model: nn.Module, part: str) -> Sequence[tuple[Tensor, Tensor]]:
         """The logits and classes of the part's nodes."""
         data, mask = self.own.data, self.split[part]
-        logits = _logits(run(model, data), data.num_nodes, self.label)
+        classes = self.own.sizes["num_classes"]
+        logits = _logits(run(model, data), data.num_nodes, classes, self.label)
         return [(logits[mask], data.y.view(-1)[mask])]
 
 
@@ -306,7 +329,9 @@ class OwnGraphs(_Steps):
     def outputs(self, model: nn.Module, part: str) -> Any:
         """The logits and classes of batch after batch."""
         graphs, size = self.split[part], self.settings.batch_size
+        classes = self.own.sizes["num_classes"]
         for batch in DataLoader(graphs, batch_size=size, shuffle=part == "train"):
-            if part == "train" and batch.num_graphs == 1 and len(graphs) > 1:
-                continue  # BatchNorm has no variance over one graph
-            yield _logits(run(model, batch), batch.num_graphs, self.label), batch.y.view(-1)
+            if part == "train" and batch.num_graphs == 1 and min(size, len(graphs)) > 1:
+                continue  # BatchNorm has no variance over one graph that is left over
+            logits = _logits(run(model, batch), batch.num_graphs, classes, self.label)
+            yield logits, batch.y.view(-1)
