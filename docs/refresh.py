@@ -343,11 +343,10 @@ def device_step() -> str:
             f"{name}, {cell['model']}",
             f"{cell['num_layers']} x {cell['hidden_channels']}",
             f"x{cell['cpu_ratio']:.2f}",
-            f"x{cell['ratio']:.2f}",
         ]
         for name, cell in found["steps"].items()
     ]
-    return table(["training on the CPU", "layers x width", "processor time", "clock"], rows)
+    return table(["training on the CPU", "layers x width", "now over before"], rows)
 
 
 def approximation() -> str:
