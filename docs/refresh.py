@@ -350,6 +350,21 @@ def ddi_step() -> str:
     )
 
 
+def device_step() -> str:
+    found = results("device_step")
+    if found is None:
+        return "not run"
+    rows = [
+        [
+            f"{name}, {cell['model']}",
+            f"{cell['num_layers']} x {cell['hidden_channels']}",
+            f"x{cell['cpu_ratio']:.2f}",
+        ]
+        for name, cell in found["steps"].items()
+    ]
+    return table(["training on the CPU", "layers x width", "now over before"], rows)
+
+
 def approximation() -> str:
     found, rows = results("approximation_graph") or {"datasets": {}}, []
     sizes = (1, 10, 100, 1000, 3000)
@@ -587,6 +602,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "storage": storage,
     "graph-batches": graph_batches,
     "ddi-step": ddi_step,
+    "device-step": device_step,
     "approximation": approximation,
     "scale-largest": scale_largest,
     "scale-hop": scale_hop,

@@ -152,6 +152,15 @@ def moved(value: Tensor, device: torch.device) -> Tensor:
     return value.to(device)
 
 
+def synchronise(device: torch.device) -> None:
+    """Wait until a device has done what it was told; the CPU always has."""
+    if device.type == "cpu":
+        return
+    wait: Any = getattr(torch.get_device_module(device), "synchronize", None)
+    if wait is not None:
+        wait(*((device,) if device.type == "cuda" else ()))  # MPS has one device
+
+
 @contextmanager
 def forked_rng(devices: Iterable[torch.device], seed: int | None = None) -> Iterator[None]:
     """The global random state of the CPU and of ``devices``, put back afterwards.

@@ -205,7 +205,8 @@ def _train(
 
 def _loss(model: nn.Module, inputs: Inputs, loss: Loss, forward: Forward | None) -> Tensor:
     with torch.enable_grad():
-        output = call_users_code(type(model).__name__, lambda: run(model, inputs.data, forward))
+        name = type(model).__name__
+        output = call_users_code(name, lambda: run(model, inputs.data, forward), model)
         value = call_users_code("loss", lambda: loss(output, inputs.data))
     if isinstance(loss, InferredLoss) and not loss.has_labels:
         raise GraphError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import types
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from kit import second_device
 
 import virgo
 from virgo import cli, devices
-from virgo.errors import VirgoWarning
+from virgo.errors import OptionError, VirgoWarning
+from virgo.experiments import tasks
 from virgo.experiments.sweep.grids import cells
 from virgo.experiments.sweep.running import run
 from virgo.experiments.sweep.worker import Sweep
-from virgo.experiments.tasks import Compute, Settings, Training, task_of
+from virgo.experiments.tasks import Compute, Settings, Training, task_of, timing
 from virgo.experiments.tasks.sampled import SampledNodeBatches
 
 if not second_device.AVAILABLE:
@@ -89,18 +91,49 @@ def test_check_prints_the_numbers_of_the_cpu(
             assert a == b
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."), "20.00 GiB."),
+        (MemoryError(), "MemoryError."),  # Python's own has no words
+    ],
+)
 def test_a_batch_that_does_not_fit_names_its_option(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    error: Exception,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def explode(*args: Any) -> float:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        raise error
 
     monkeypatch.setattr(SampledNodeBatches, "train_epoch", explode)
     words = ["train", *SMALL, "--num-neighbors", "3", "3", "--batch-size", "100"]
     assert cli.main(words) == 2
     line = " ".join(capsys.readouterr().err.split())
     assert "virgo: --batch-size: expected batches that fit in memory, got 100" in line
-    assert "Lower --batch-size" in line
+    assert f"{said} Lower --batch-size" in line
+
+
+def test_a_run_in_python_takes_a_device() -> None:
+    """As the page on GPUs shows it."""
+    dataset, config = virgo.data.load("like:cora@0.1"), {"hidden_channels": 8, "epochs": 3}
+    here, there = (tasks.run(dataset, "gcn", "xavier", config, 0, device=d) for d in ("cpu", HERE))
+    assert there.test == pytest.approx(here.test, abs=0.02)
+    with pytest.raises(OptionError, match="expected a device that is here, got 'xpu'"):
+        tasks.run(dataset, "gcn", "xavier", config, 0, device="xpu")
+
+
+def test_timings_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever it is: work on MPS is as asynchronous as on CUDA."""
+    waited: list[torch.device] = []
+    module = types.SimpleNamespace(synchronize=waited.append)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    timing._turns(lambda: None, lambda: None, 1, torch.device("cuda", 1))
+    assert waited == [torch.device("cuda", 1)] * 4
+    module.synchronize = lambda: waited.append(torch.device("mps"))
+    timing._turns(lambda: None, lambda: None, 1, torch.device("mps"))
+    assert waited[4:] == [torch.device("mps")] * 4
 
 
 def test_bench_prints_ratios(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

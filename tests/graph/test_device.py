@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +12,13 @@ import pytest
 import torch
 from kit import fake_cuda, second_device
 from torch import Tensor
-from torch_geometric.data import Data
-from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE, to_hetero
 from torch_geometric.nn import conv as pyg
 
 import virgo
 from virgo import devices
-from virgo.errors import GraphError, OptionError
+from virgo.errors import GraphError, LayerError, OptionError
 from virgo.graph.composites import Composite, Polynomial
 from virgo.graph.device import DeviceGraph, graph_of, vector_of
 from virgo.graph.operators import Graph
@@ -221,6 +223,73 @@ def test_features_there_and_edges_here(data: Data) -> None:
     assert virgo.plan(_same(GCN).to(where), mixed, "virgo").variances == pytest.approx(
         here.variances, rel=1e-9
     )
+
+
+class Centred(torch.nn.Module):
+    """Attention, a buffer and a head, as users write models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.full((200,), 0.01))
+        self.first, self.second = pyg.GATConv(200, 8, heads=2), pyg.GATConv(16, 16)
+        self.head = torch.nn.Linear(16, 7)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.first(x - self.mean, edge_index).relu()
+        return self.head(self.second(h, edge_index).relu())  # type: ignore[no-any-return]
+
+
+def test_a_model_of_ones_own_is_that_of_the_cpu(data: Data, copies: list[tuple[int, ...]]) -> None:
+    where = second_device.register()
+    torch.manual_seed(0)
+    here, there = Centred(), Centred().to(where)
+    there.load_state_dict(here.state_dict())
+    moved = data.clone().to(where)
+    copies.clear()
+    plans = virgo.init_(here, data), virgo.init_(there, moved)
+    assert not any(shape and shape[0] == data.num_nodes for shape in copies), copies
+    assert plans[1].variances == pytest.approx(plans[0].variances, rel=1e-5)
+    assert str(virgo.check(there, moved).verdict) == str(virgo.check(here, data).verdict)
+
+
+def test_a_heterogeneous_model_is_that_of_the_cpu() -> None:
+    where = second_device.register()
+    graph = HeteroData()
+    graph["a"].x, graph["b"].x = torch.randn(30, 8), torch.randn(40, 8)
+    there = torch.stack([torch.arange(90) % 30, torch.arange(90) % 40])
+    graph["a", "to", "b"].edge_index, graph["b", "back", "a"].edge_index = there, there.flip(0)
+    torch.manual_seed(0)
+    model = to_hetero(GraphSAGE(8, 16, 3, 4), graph.metadata(), aggr="sum")
+    second = copy.deepcopy(model).to(where)
+    plans = virgo.init_(model, graph), virgo.init_(second, copy.deepcopy(graph).to(where))
+    assert plans[1].variances == pytest.approx(plans[0].variances, rel=1e-5)
+    assert all(p.device == where for p in second.parameters())
+
+
+def test_data_follow_the_model(data: Data) -> None:
+    """Either may be on the device: one pass is on few nodes, the rest where the model is."""
+    where = second_device.register()
+    wanted = virgo.plan(_same(GCN), data, "virgo-backward").variances
+    moved = data.clone().to(where)
+    for model, graph in ((_same(GCN), moved), (_same(GCN).to(where), data)):
+        found = virgo.plan(model, graph, "virgo-backward").variances
+        assert found == pytest.approx(wanted, rel=1e-9)
+        virgo.check(model, graph)
+        virgo.init_(model, graph)
+
+
+@pytest.mark.parametrize("verb", [virgo.init_, virgo.plan, virgo.check, virgo.measure])
+def test_a_model_on_two_devices_is_named_and_the_advice_works(
+    data: Data, verb: Callable[..., object]
+) -> None:
+    where = second_device.register()
+    model, moved = Centred().to(where), data.clone().to(where)
+    model.mean = model.mean.cpu()
+    words = rf"got first\S+ on {second_device.NAME}:0 and mean on cpu\. Call model\.to\("
+    with pytest.raises(LayerError, match=words) as caught:
+        verb(model, moved)
+    model.to(re.findall(r"model\.to\('(.+)'\)", str(caught.value))[0])
+    verb(model, moved)
 
 
 # --- fake CUDA -----------------------------------------------------------------------------------

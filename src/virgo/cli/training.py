@@ -183,9 +183,10 @@ def _fitting(args: argparse.Namespace) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         size = "the default" if args.batch_size is None else args.batch_size
+        reason = (str(error).splitlines() or [f"{type(error).__name__}."])[0]
         raise OptionError(
             f"--batch-size: expected batches that fit in memory, got {size} and: "
-            f"{str(error).splitlines()[0]} Lower --batch-size, sample with --num-neighbors, or "
+            f"{reason} Lower --batch-size, sample with --num-neighbors, or "
             f"narrow the network with --hidden."
         ) from error
 

@@ -62,6 +62,27 @@ def unwrap(model: nn.Module, *, allow_meta: bool = False) -> nn.Module:
             return model
 
 
+def refuse_scattered(model: nn.Module, error: Exception) -> None:
+    """Raise if a pass failed for a model whose tensors are on several devices.
+
+    Args:
+        model: that did not run.
+        error: why.
+
+    Raises:
+        LayerError: names a tensor on each of two devices.
+    """
+    found: dict[torch.device, str] = {}
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        found.setdefault(value.device, name)
+    if len(found) > 1:
+        (first, name), (second, other) = list(found.items())[:2]
+        raise LayerError(
+            f"{type(model).__name__}: expected parameters and buffers on one device, got {name} on "
+            f"{first} and {other} on {second}. Call model.to({str(first)!r}) before."
+        ) from error
+
+
 @contextmanager
 def _own_weather(model: nn.Module) -> Iterator[None]:
     """Passes of ours: no random state consumed, no autocast, no inference mode around them.

@@ -24,7 +24,7 @@ from virgo.draws import generator_for
 from virgo.errors import LayerError, VirgoError
 from virgo.network.dgl_graphs import is_dgl_graph
 from virgo.network.inputs import Forward, Inputs, counted_rows, run
-from virgo.network.modules import arguments_of, float_tensors, layers_of, received
+from virgo.network.modules import arguments_of, float_tensors, layers_of, received, refuse_scattered
 
 Loss = Callable[[Any, Any], Tensor]
 Statistic = Callable[[list[Tensor]], float]
@@ -216,7 +216,8 @@ def observe(
     observer = _Observer(statistic, probe, rescale, backward=loss is not None)
     context = torch.enable_grad() if loss is not None else torch.no_grad()
     with context, LayerHooks(model, observer.enter, observer.leave) as observer.hooks:
-        output = call_users_code(type(model).__name__, lambda: run(model, inputs.data, forward))
+        name = type(model).__name__
+        output = call_users_code(name, lambda: run(model, inputs.data, forward), model)
         if loss is not None:
             value = call_users_code("loss", lambda: loss(output, inputs.data))
             observer.seen.loss = float(value.detach())
@@ -292,13 +293,27 @@ def _backward(value: Tensor, model: nn.Module, inputs: Inputs) -> dict[str, floa
     }
 
 
-def call_users_code(what: str, call: Callable[[], T]) -> T:
-    """Call the user's own code; its errors are passed on with where they came from."""
+def call_users_code(what: str, call: Callable[[], T], model: nn.Module | None = None) -> T:
+    """Call the user's own code; its errors are passed on with where they came from.
+
+    Args:
+        what: is called.
+        call: calls it.
+        model: looked at for the reason, if it is one that is called.
+
+    Returns:
+        What the call does.
+
+    Raises:
+        LayerError: the call raised something.
+    """  # noqa: DOC501  (a VirgoError is passed on)
     try:
         return call()
     except VirgoError:
         raise
     except Exception as error:
+        if model is not None:
+            refuse_scattered(model, error)
         raise LayerError(
             f"{what}: expected a pass on the whole graph, got {type(error).__name__}: {error}. "
             f"Check the model on this data, and pass forward=lambda model, data: ... if it is "

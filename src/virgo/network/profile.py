@@ -165,7 +165,8 @@ def profile(
     recorder = _Recorder(model)
     context = torch.enable_grad() if loss is not None else torch.no_grad()
     with context, hooked(recorder.hooks()):
-        output = call_users_code(type(model).__name__, lambda: run(model, inputs.data, forward))
+        name = type(model).__name__
+        output = call_users_code(name, lambda: run(model, inputs.data, forward), model)
         recorder.finish(output)
         if loss is not None:
             value = call_users_code("loss", lambda: loss(output, inputs.data))

@@ -27,6 +27,7 @@ from virgo.network.modules import (
     layers_of,
     preserved,
     received,
+    refuse_scattered,
 )
 
 #: Autograd nodes of activations, and what `torch.nn.functional` calls them; the number that
@@ -115,6 +116,7 @@ def watch(model: nn.Module, inputs: Inputs, forward: Forward | None = None) -> T
         except VirgoError:
             raise
         except Exception as whole:
+            refuse_scattered(model, whole)
             raise LayerError(
                 f"{type(model).__name__}: expected a forward pass, got {type(whole).__name__}: "
                 f"{whole}. Pass forward=lambda model, data: ... if it is called in its own way."

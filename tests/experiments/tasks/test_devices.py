@@ -172,6 +172,7 @@ def test_a_run_is_continued_on_another_device(tmp_path: Any, second: Compute) ->
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit.:DeprecationWarning")  # of PyTorch's compiler
 def test_a_compiled_network_has_the_same_losses() -> None:
     """With neighbour sampling, where the network runs through its layers."""
     plain = losses(start("node sampled", CPU, dropout=0.0), 2)

@@ -8,7 +8,7 @@ dropped by a hash of ``i`` and two random words, so the loop has no state and ca
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -170,7 +170,8 @@ def put_matrix(matrix: Tensor, device: torch.device) -> Matrix:
         return Coordinates.of(matrix, device)
     # part by part: PyTorch copies a sparse matrix from unpinned memory and waits
     parts = (matrix.crow_indices(), matrix.col_indices(), matrix.values())
-    return _csr_of(*(moved(part, device) for part in parts), matrix.shape)
+    pointer, col, value = (moved(part, device) for part in parts)
+    return _csr_of(pointer, col, value, matrix.shape)
 
 
 def multiply(matrix: Matrix, other: Tensor) -> Tensor:
@@ -248,7 +249,7 @@ def csr(row: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int]) -> Tens
     return _csr_of(pointer, col[order].int(), value[order], shape)
 
 
-def _csr_of(pointer: Tensor, col: Tensor, value: Tensor, shape: Sequence[int]) -> Tensor:
+def _csr_of(pointer: Tensor, col: Tensor, value: Tensor, shape: tuple[int, ...]) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
         return torch.sparse_csr_tensor(pointer, col, value, shape, check_invariants=False)

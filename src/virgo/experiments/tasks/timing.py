@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch.nn import functional
 
-from virgo.devices import forked_rng, has_fused_adam
+from virgo.devices import forked_rng, has_fused_adam, synchronise
 from virgo.experiments.data.datasets import Dataset
 from virgo.experiments.models import build
 from virgo.experiments.tasks.compute import Compute
@@ -127,12 +127,13 @@ def time_loops(
             loop.epoch()
 
     network = task._starts.build(name, settings, Seeds.of(0).initialisation)
-    with forked_rng([compute.device], seed=0):
+    device = compute.device
+    with forked_rng([device], seed=0):
         planned, step = _turns(
-            lambda: plan(network, plain.data, "virgo-backward"), plain.step, rounds
+            lambda: plan(network, plain.data, "virgo-backward"), plain.step, rounds, device
         )
-        ours, plain_step = _turns(train, plain.step, rounds)
-        whole, plain_whole = _turns(seed, plain_seed, max(1, rounds // 5))
+        ours, plain_step = _turns(train, plain.step, rounds, device)
+        whole, plain_whole = _turns(seed, plain_seed, max(1, rounds // 5), device)
     return [
         Timing("plan", planned, step, "a training step"),
         Timing("training step", ours, plain_step, "a training step"),
@@ -141,7 +142,7 @@ def time_loops(
 
 
 def _turns(
-    ours: Callable[[], object], plain: Callable[[], object], rounds: int
+    ours: Callable[[], object], plain: Callable[[], object], rounds: int, device: torch.device
 ) -> tuple[float, float]:
     """Median seconds of both, in turns, after one round that is not counted."""
     seconds: tuple[list[float], list[float]] = ([], [])
@@ -149,8 +150,7 @@ def _turns(
         for work, times in zip((ours, plain), seconds, strict=True):
             began = time.perf_counter()
             work()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
+            synchronise(device)
             if round_:
                 times.append(time.perf_counter() - began)
     return statistics.median(seconds[0]), statistics.median(seconds[1])
