@@ -395,4 +395,8 @@ def test_plot(study: virgo.Comparison) -> None:
             assert len(axes.collections) == 2  # a band each
     (legend,) = study.plot()[0].figure.legends
     assert [t.get_text() for t in legend.get_texts()] == ["xavier", "virgo-forward"]
-    assert "3 layers" in study.figure().get_suptitle()
+    assert "3 layers" in study.figure(3).get_suptitle()
+    every = study.figure()  # all depths, a row each
+    assert [axes.get_title().rpartition(", ")[2] for axes in every.axes] == [
+        f"{depth} layers" for depth in study.depths for _ in ("forward", "backward")
+    ]
