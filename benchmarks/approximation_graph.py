@@ -100,7 +100,8 @@ def figure(results: dict[str, Any]) -> Any:
     """Error against the number of graphs, a panel a dataset, as a matplotlib figure."""
     from matplotlib.figure import Figure
 
-    from virgo.report.plots import COLUMN_WIDTH, style
+    from virgo.report.looks import COLUMN_WIDTH
+    from virgo.report.plots import style
 
     datasets = results["datasets"]
     made = Figure(figsize=(COLUMN_WIDTH * len(datasets), 2.8), layout="constrained")
@@ -113,12 +114,12 @@ def figure(results: dict[str, Any]) -> Any:
         ]
         for index, (label, rows) in enumerate(curves):
             x = [row["graphs"] for row in rows]
-            axes.plot(x, [row["median"] for row in rows], label=label, **style(index))
+            axes.plot(x, [row["median"] for row in rows], label=label, **style(label, index))
             axes.fill_between(
                 x,
                 [row["low"] for row in rows],
                 [row["high"] for row in rows],
-                color=style(index)["color"],
+                color=style(label, index)["color"],
                 alpha=0.12,
                 lw=0,
             )

@@ -289,8 +289,9 @@ def test_an_unknown_target_is_one_line_and_code_2(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert "expected cora, citeseer, pubmed" in done.stderr
+    *progress, line = done.stderr.splitlines()
+    assert set(progress) <= {"loading PyTorch and PyG", "loading nosuch"}  # on a slow machine
+    assert "expected a file with a saved Data, or one of cora, citeseer, pubmed" in line
     assert "got 'nosuch'" in done.stderr
 
 
@@ -298,7 +299,7 @@ def test_mistakes_with_names(
     module: str, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = ("check", "--data", f"{module}:make_data", "--model")
-    assert "got no colon" in failed(capsys, *data, "nocolon")
+    assert "or module:function, got 'nocolon'" in failed(capsys, *data, "nocolon")
     assert "No module named" in failed(capsys, *data, "nosuchmodule:make")
     assert "has no attribute" in failed(capsys, *data, f"{module}:nothing")
     assert "expected a function, got int" in failed(capsys, *data, f"{module}:number")
@@ -310,7 +311,7 @@ def test_mistakes_with_names(
     assert "expected a torch_geometric Data" in failed(capsys, "check", str(tmp_path / "text.pt"))
     torch.save(Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2), tmp_path / "bare.pt")
     assert "expected data with x and y" in failed(capsys, "check", str(tmp_path / "bare.pt"))
-    assert "expected cora, citeseer, pubmed" in failed(capsys, "verify", "nosuch")
+    assert "one of cora, citeseer, pubmed" in failed(capsys, "verify", "nosuch")
     assert "seeds: expected at least 1" in failed(capsys, "compare", str(saved), "--seeds", "0")
 
 

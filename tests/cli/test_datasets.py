@@ -16,6 +16,7 @@ from kit import commands, miniatures
 from virgo.cli import datasets
 from virgo.data import load
 from virgo.errors import DataError, OptionError
+from virgo.experiments.data import inventory
 from virgo.experiments.data.catalogue import CATALOGUE, ENTRIES
 from virgo.experiments.data.inventory import Checked
 from virgo.experiments.data.loaders import download
@@ -86,7 +87,9 @@ def test_check_of_nothing_in_particular_passes_over_absent_ones(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     miniatures.write("cora", root)
-    monkeypatch.setattr(datasets, "check", lambda row, root, progress: Checked(row.name, counted=8))
+    monkeypatch.setattr(
+        inventory, "check", lambda row, root, progress: Checked(row.name, counted=8)
+    )
     assert run("check", "--root", root) == 0
     said = capsys.readouterr()
     assert "cora: ok, 8 counts are as published" in said.err

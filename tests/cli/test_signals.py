@@ -172,7 +172,7 @@ def test_a_closed_pipe_is_silent(tmp_path: Path) -> None:
     said = running.process.stderr.read()
     running.process.stderr.close()
     assert running.process.wait(60) == 141
-    assert said == b""
+    assert said in (b"", b"loading PyTorch and PyG\n")  # the latter on a slow machine
 
 
 def test_handlers_are_restored() -> None:

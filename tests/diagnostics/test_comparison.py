@@ -13,7 +13,7 @@ import torch
 from kit.snapshots import untouched
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GCN, GraphSAGE
+from torch_geometric.nn import GCN, MLP, GraphSAGE
 
 import virgo
 from virgo.diagnostics.comparison import Claim, Curve, joined
@@ -381,6 +381,21 @@ def test_save(study: virgo.Comparison, tmp_path: Path) -> None:
         study.save(tmp_path / "c.csv")
 
 
+def test_a_loss_is_inferred_and_a_reason_said_once() -> None:
+    class Pair(GCN):  # type: ignore[misc]
+        def forward(self, x: Any, edge_index: Any) -> Any:
+            out = super().forward(x, edge_index)
+            return out, x
+
+    data = virgo.data.citation_like(num_nodes=120, num_features=40, seed=0)
+    assert not virgo.compare(lambda: Pair(40, 8, 2, 7), data, ["xavier"], seeds=1).failures
+    del data.y
+    assert not virgo.compare(lambda: GCN(40, 8, 2, 7), data, ["xavier"], seeds=1).failures
+    with pytest.raises(virgo.OptionError, match="every method failed: xavier, virgo: MLP: ") as met:
+        virgo.compare(lambda: MLP([40, 8, 7]), data, ["xavier", "virgo"], seeds=1)
+    assert str(met.value).count("expected at least one message-passing layer") == 1
+
+
 def test_plot(study: virgo.Comparison) -> None:
     pytest.importorskip("matplotlib")
     for depth in (2, 3):
@@ -395,4 +410,8 @@ def test_plot(study: virgo.Comparison) -> None:
             assert len(axes.collections) == 2  # a band each
     (legend,) = study.plot()[0].figure.legends
     assert [t.get_text() for t in legend.get_texts()] == ["xavier", "virgo-forward"]
-    assert "3 layers" in study.figure().get_suptitle()
+    assert "3 layers" in study.figure(3).get_suptitle()
+    every = study.figure()  # all depths, a row each
+    assert [axes.get_title().rpartition(", ")[2] for axes in every.axes] == [
+        f"{depth} layers" for depth in study.depths for _ in ("forward", "backward")
+    ]

@@ -77,8 +77,8 @@ def train(args: argparse.Namespace) -> int:
 def _resumed(args: argparse.Namespace, compute: Compute) -> tuple[Training, list[Epoch]]:
     from virgo.experiments.tasks import checkpoint, task_of
 
-    applies = ("--resume", "--epochs", "--root", "--save", "--json", "--png", "--device")
-    applies += ("--precision", "--compile", "--threads")
+    applies = ["--resume", "--epochs", "--root", "--save", "--json", "--png", "--device"]
+    applies += ["--precision", "--compile", "--threads"]
     idle = [option for option in given_options(args.parser, args) if option not in applies]
     if idle:
         raise OptionError(

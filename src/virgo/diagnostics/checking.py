@@ -183,7 +183,13 @@ class Report(NotebookView):
         return {
             "title": f"Virgo check: {self.title}",
             "subtitle": ", ".join(f"{v:,} {k}" for k, v in self.measurement.facts.items()),
-            "verdict": {"level": self.level, "headline": headline, "details": details},
+            "verdict": {
+                "level": self.level,
+                "headline": headline,
+                "details": details,
+                "code": _CALL if self.advice.startswith(f"Try {_CALL}") else "",
+            },
+            "reading": _READING,
             "charts": [
                 variance_chart(
                     f"{what} ({direction} variance)",
@@ -209,6 +215,14 @@ class Report(NotebookView):
             The path.
         """
         return save(self, path)
+
+
+_CALL = "virgo.init_(model, data)"
+_READING = (
+    "Measured is what one pass of this network shows; predicted is what the paper's theory expects "
+    "of the same weights on this graph. Level curves are healthy; where the two run apart, the "
+    "theory does not describe this network, and the verdict rests on what was measured."
+)
 
 
 @named_options

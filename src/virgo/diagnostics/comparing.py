@@ -14,6 +14,7 @@ from virgo.diagnostics.verdict import Thresholds, judge
 from virgo.errors import OptionError, named_options
 from virgo.init import plan
 from virgo.network.inputs import Forward
+from virgo.network.losses import InferredLoss
 from virgo.network.probe import Loss
 from virgo.plans import Plan
 from virgo.rules import parse_method
@@ -61,7 +62,8 @@ def compare(
         methods: names, with options after a plus: ``"virgo-forward+measured"``.
         depths: numbers of layers; one model as it is if ``make_model`` takes no depth.
         seeds: draws per method; curves are their mean, bands their standard deviation.
-        loss: ``lambda output, data: ...``, also of a measured estimate of the gradient.
+        loss: ``lambda output, data: ...``, also of a measured estimate of the gradient; by
+            default inferred as :func:`check` does.
         forward: ``lambda model, data: ...`` for models called in an unusual way.
         planner: ``lambda model, method, seed: ...`` for plans other than
             :func:`virgo.plan`'s on ``data`` with this loss and this pass.
@@ -95,7 +97,10 @@ def compare(
         for name, label in labels.items():
             try:
                 plans = [planner(model, name, draw) for draw in range(seeds)]
-                measured = measure(model, data, plan=plans, loss=loss, forward=forward, nodes=nodes)
+                chosen = loss or InferredLoss()
+                measured = measure(
+                    model, data, loss=chosen, plan=plans, forward=forward, nodes=nodes
+                )
                 measurements.append((label, measured))
             except (ValueError, RuntimeError) as error:
                 failures[f"{label}, {depth} layers" if takes_depth else label] = str(error)
@@ -103,7 +108,10 @@ def compare(
             if progress is not None:
                 progress(done, len(numbers) * len(labels), label)
     if not measurements:
-        reasons = "; ".join(f"{name}: {why}" for name, why in failures.items())
+        names: dict[str, list[str]] = {}
+        for name, why in failures.items():
+            names.setdefault(why, []).append(name)
+        reasons = "; ".join(f"{', '.join(those)}: {why}" for why, those in names.items())
         raise OptionError(f"compare: every method failed: {reasons}")
     return _summarised(measurements, seeds, title or type(model).__name__, failures, notes)
 

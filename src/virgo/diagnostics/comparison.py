@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Panels = dict[str, dict[str, Sequence[float]]]
 _HEADER = (
     "method",
     "forward max/min",
@@ -225,10 +226,10 @@ class Comparison(NotebookView):
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
     def figure(self, depth: int | None = None) -> Figure:
-        """The picture of one depth as a matplotlib figure.
+        """One depth, or a row of panels for each of all, as a matplotlib figure.
 
         Args:
-            depth: the number of layers; the deepest by default.
+            depth: the number of layers; all by default.
 
         Returns:
             The figure.
@@ -236,26 +237,35 @@ class Comparison(NotebookView):
         Raises:
             OptionError: that depth was not compared.
         """
-        depth = self.depths[-1] if depth is None else depth
-        if not isinstance(depth, int) or depth not in self.depths:
+        if depth is not None and (not isinstance(depth, int) or depth not in self.depths):
             known = ", ".join(map(str, self.depths))
             raise OptionError(f"depth: expected one of {known}, got {shown(depth)}. Choose one.")
-        values: dict[str, dict[str, Sequence[float]]] = {}
-        spreads: dict[str, dict[str, Sequence[float]]] = {}
+        depths = self.depths if depth is None else [depth]
+        draw = plots("comparison.plot")
+        drawn: Figure
+        if len(depths) == 1:
+            title = f"{self.title}, {depths[0]} layers"
+            drawn = draw.variance_over_depth(*self._panels(depths[0]), title=title)
+        else:
+            rows = {f"{depth} layers": self._panels(depth) for depth in depths}
+            drawn = draw.variances_over_depths(rows, title=self.title)
+        return drawn
+
+    def _panels(self, depth: int) -> tuple[Panels, Panels]:
+        """The curves of one depth and their spreads, by method and direction."""
+        values: Panels = {}
+        spreads: Panels = {}
         for direction in ("forward", "backward"):
             for name, curve in self.at(depth, direction).items():
                 values.setdefault(name, {})[direction] = curve.values
                 spreads.setdefault(name, {})[direction] = curve.spread
-        drawn: Figure = plots("comparison.plot").variance_over_depth(
-            values, spreads, title=f"{self.title}, {depth} layers"
-        )
-        return drawn
+        return values, spreads
 
     def plot(self, depth: int | None = None) -> list[Axes]:
         """Matplotlib axes, forward and backward.
 
         Args:
-            depth: the number of layers; the deepest by default.
+            depth: the number of layers; all by default.
 
         Returns:
             The axes.
@@ -274,8 +284,8 @@ class Comparison(NotebookView):
             "verdict": {
                 "level": "none",
                 "details": [str(claim) for claim in claims],
-                "headline": f"Virgo declines less steeply than every classic method in "
-                f"{confirmed} of {len(claims)} comparisons.",
+                "headline": f"The paper's methods change less over the layers than every classic "
+                f"one in {confirmed} of {len(claims)} comparisons.",
             },
             "charts": [
                 variance_chart(

@@ -176,9 +176,8 @@ def _check_edge_index(edge_index: object, num_nodes: int) -> None:
         )
     if edge_index.size(1) == 0 and num_nodes > 0:
         raise GraphError(
-            "data.edge_index: expected at least one edge, got none. Without edges there is "
-            "nothing for Virgo to add to Kaiming; use method='kaiming-forward' on a graph "
-            "with edges or torch.nn.init."
+            "data.edge_index: expected at least one edge, got none. Pass a graph with edges; "
+            "without them the layers are those of an MLP, for which torch.nn.init serves."
         )
     low, high = (int(v) for v in torch.aminmax(edge_index)) if num_nodes else (0, -1)
     if low < 0 or high >= num_nodes:

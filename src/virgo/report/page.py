@@ -21,6 +21,7 @@ from typing import Any
 
 from virgo.errors import OptionError
 from virgo.report.files import write_text_atomically
+from virgo.report.looks import SEATS, first_shown
 
 # What a verdict is called, and the stroke of its icon in a box of 24: never colour alone.
 VERDICTS = {
@@ -59,9 +60,12 @@ def variance_chart(
     Returns:
         The chart.
     """
+    shown = first_shown(list(curves))
     series = [
         {
             "name": name,
+            "seat": SEATS.get(name),
+            "hidden": name not in shown,
             "values": list(values),
             "spread": list(spreads[name]) if spreads else None,
             "dashed": name in dashed,
@@ -76,10 +80,11 @@ def page(document: Document) -> str:
     """The document as one self-contained HTML page.
 
     Args:
-        document: ``title``, ``subtitle``, ``verdict`` (``level``, ``headline``, ``details``),
-            ``charts``, ``tables``, ``config``, ``versions`` and ``notes``; what is absent is
-            left out. Numbers may be ``None``, NaN or infinite: a chart has a gap there or a
-            mark at its edge, a table shows "–" or "∞".
+        document: ``title``, ``subtitle``, ``verdict`` (``level``, ``headline``, ``details`` and
+            ``code`` to copy), ``reading`` (how to read the charts), ``charts``, ``tables``,
+            ``config``, ``versions`` and ``notes``; what is absent is left out.
+            Numbers may be ``None``, NaN or infinite: a chart has a gap there or a mark at its
+            edge, a table shows "–" or "∞".
 
     Returns:
         The page.
@@ -99,14 +104,17 @@ def page(document: Document) -> str:
             "Use 'none' where nothing was judged."
         )
     word, icon = VERDICTS[level]
+    if level == "none" and verdict.get("headline"):
+        word = ""  # what the headline says is not judged, and it is no verdict that is missing
     parts = {
         "title": escaped(document.get("title", "")),
         "subtitle": _paragraphs([document.get("subtitle", "")], "subtitle"),
         "level": level,
-        "word": word,
+        "word": _paragraphs([word], "word"),
         "icon": icon,
         "headline": escaped(verdict.get("headline", "")),
-        "details": _list(verdict.get("details", ())),
+        "details": _list(verdict.get("details", ())) + _code(verdict.get("code", "")),
+        "reading": _paragraphs([document.get("reading", "")], "note reading"),
         "charts": _embedded([_chart(chart) for chart in document.get("charts", ())]),
         "tables": "\n".join(_table(table) for table in document.get("tables", ())),
         "notes": _section("Notes", _list(document.get("notes", ()))),
@@ -158,6 +166,8 @@ def _chart(chart: Document) -> Document:
                 "values": [_number(value) for value in series["values"]],
                 "spread": [_number(value) for value in series.get("spread") or ()],
                 "dashed": bool(series.get("dashed", False)),
+                "hidden": bool(series.get("hidden", False)),
+                "seat": series.get("seat"),
             }
             for series in chart.get("series", ())
         ],
@@ -230,6 +240,16 @@ def _table(table: Document) -> str:
 
 def _paragraphs(texts: Iterable[object], kind: str) -> str:
     return "".join(f'<p class="{kind}">{escaped(text)}</p>\n' for text in texts if text)
+
+
+def _code(text: str) -> str:
+    """Code with a button that copies it."""
+    if not text:
+        return ""
+    return (
+        f'<div class="code"><pre><code>{escaped(text)}</code></pre>'
+        '<button class="copy" type="button">Copy</button></div>'
+    )
 
 
 def _list(items: Iterable[object]) -> str:

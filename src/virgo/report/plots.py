@@ -1,7 +1,6 @@
 """Pictures for a paper at one column width: labelled, log scale, readable in grey.
 
-Colours are Okabe and Ito's, which colour-blind readers tell apart; every curve also has its own
-marker and line style, so that the picture survives a black-and-white printer.
+What they look like is in :mod:`virgo.report.looks`.
 """
 
 from __future__ import annotations
@@ -19,40 +18,18 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from virgo.report.looks import (
+    COLOURS,
+    COLUMN_WIDTH,
+    DASHES,
+    LABEL_SIZE,
+    MARKERS,
+    SEATS,
+    TICK_SIZE,
+)
 from virgo.report.page import Document
 
-COLUMN_WIDTH = 3.4  # inches, one column of a two-column paper
-COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#0072B2", "#D55E00", "#999933")
-MARKERS = "osD^vPX*"
-DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (4, 2, 1, 2)))
 TITLES = {"forward": "Signal (forward)", "backward": "Gradient (backward)"}
-
-
-#: A method has the same colour in every picture, whichever others are beside it.
-_SEATS = {
-    name: seat
-    for seat, names in enumerate(
-        (
-            ("lecun", "Lecun", "measured"),
-            ("xavier", "Xavier", "predicted"),
-            ("kaiming-backward", "KaiBack"),
-            ("virgo-forward", "VirgoFor"),
-            ("virgo-backward+mirrored", "mirrored"),
-            ("virgo-backward", "VirgoBack"),
-            ("virgo+spectral", "spectral"),
-            ("virgo",),
-            ("kaiming-forward", "KaiFor"),
-            ("lsuv",),
-            ("isometric",),
-            ("g-init",),
-            ("auto",),
-            ("default", "PyG's default"),
-            ("identity",),
-            ("orthogonal",),
-        )
-    )
-    for name in names
-}
 
 
 def style(name: str, index: int = 0) -> dict[str, Any]:
@@ -65,7 +42,7 @@ def style(name: str, index: int = 0) -> dict[str, Any]:
     Returns:
         Keywords for matplotlib.
     """
-    seat = _SEATS.get(name, len(_SEATS) + index)
+    seat = SEATS.get(name, len(SEATS) + index)
     lap = seat // len(COLOURS)
     return {
         "color": COLOURS[seat % len(COLOURS)],
@@ -101,19 +78,21 @@ def draw_variances(
 
 def _dress(axes: Axes, direction: str) -> None:
     """Title, ticks and grid of a panel of variances over layers."""
-    axes.set_xlabel("layer", fontsize=9)
+    axes.set_xlabel("layer", fontsize=LABEL_SIZE)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_title(TITLES.get(direction, direction), fontsize=9)
-    axes.tick_params(labelsize=8, which="both")
+    axes.set_title(TITLES.get(direction, direction), fontsize=LABEL_SIZE)
+    axes.tick_params(labelsize=TICK_SIZE, which="both")
     axes.grid(visible=True, which="major", alpha=0.25, linewidth=0.5)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
 
+Curves = Mapping[str, Mapping[str, Sequence[float]]]
+"""Method -> direction -> variance of h^0 .. h^L."""
+
+
 def variance_over_depth(
-    curves: Mapping[str, Mapping[str, Sequence[float]]],
-    spreads: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
-    title: str | None = None,
+    curves: Curves, spreads: Curves | None = None, title: str | None = None
 ) -> Figure:
     """Forward and backward variance side by side, one curve per method: the paper's Figure 1.
 
@@ -125,30 +104,52 @@ def variance_over_depth(
     Returns:
         The figure, with a panel for each direction that all methods have.
     """
-    directions = [d for d in TITLES if all(d in curve for curve in curves.values())]
-    figure = Figure(figsize=(COLUMN_WIDTH * len(directions), 2.6), layout="constrained")
-    panels = figure.subplots(1, len(directions), squeeze=False)[0]
-    for axes, direction in zip(panels, directions, strict=True):
-        draw_variances(
-            axes,
-            {name: curve[direction] for name, curve in curves.items()},
-            direction,
-            {n: s[direction] for n, s in spreads.items()} if spreads else None,
-        )
-    panels[0].set_ylabel("variance", fontsize=9)
-    handles, labels = panels[0].get_legend_handles_labels()
+    return variances_over_depths({"": (curves, spreads)}, title)
+
+
+def variances_over_depths(
+    rows: Mapping[str, tuple[Curves, Curves | None]], title: str | None = None
+) -> Figure:
+    """The same for several networks, one row of panels each, with one legend.
+
+    Args:
+        rows: title of the row -> curves and spreads as :func:`variance_over_depth` takes them.
+        title: of the figure.
+
+    Returns:
+        The figure.
+    """
+    every = [curve for curves, _ in rows.values() for curve in curves.values()]
+    directions = [d for d in TITLES if all(d in curve for curve in every)]
+    size = (COLUMN_WIDTH * len(directions), 2.6 + 2.0 * (len(rows) - 1))
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(len(rows), len(directions), squeeze=False)
+    handles: dict[str, Any] = {}
+    for line, (words, (curves, spreads)) in zip(panels, rows.items(), strict=True):
+        for axes, direction in zip(line, directions, strict=True):
+            draw_variances(
+                axes,
+                {name: curve[direction] for name, curve in curves.items()},
+                direction,
+                {n: s[direction] for n, s in spreads.items()} if spreads else None,
+            )
+            if words:
+                axes.set_title(f"{TITLES[direction]}, {words}", fontsize=LABEL_SIZE)
+        line[0].set_ylabel("variance", fontsize=LABEL_SIZE)
+        drawn = line[0].get_legend_handles_labels()
+        handles |= {label: handle for handle, label in zip(*drawn, strict=True)}
     # a figure of two columns has room for about 95 letters, a line and its gap taking eight
-    room = 48 * len(directions) // (max(map(len, labels)) + 8)
+    room = 48 * len(directions) // (max(map(len, handles)) + 8)
     figure.legend(
-        handles,
-        labels,
+        list(handles.values()),
+        list(handles),
         loc="outside lower center",
-        ncols=max(1, min(room, len(labels))),
-        fontsize=8,
+        ncols=max(1, min(room, len(handles))),
+        fontsize=TICK_SIZE,
         frameon=False,
     )
     if title:
-        figure.suptitle(title, fontsize=9)
+        figure.suptitle(title, fontsize=LABEL_SIZE)
     return figure
 
 
@@ -168,11 +169,11 @@ def weight_scales(
     figure = Figure(figsize=(1.5 * COLUMN_WIDTH, 2.8), layout="constrained")
     axes = figure.subplots()
     draw_variances(axes, curves, textwrap.fill(title, 60))
-    axes.set_xlabel("weight", fontsize=9)
-    axes.set_ylabel("standard deviation", fontsize=9)
+    axes.set_xlabel("weight", fontsize=LABEL_SIZE)
+    axes.set_ylabel("standard deviation", fontsize=LABEL_SIZE)
     if len(names) <= 24:
         axes.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=6)
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=TICK_SIZE, frameon=False)
     return figure
 
 
@@ -202,8 +203,8 @@ def variance_over_steps(records: Mapping[int, Mapping[str, Sequence[float]]]) ->
         if finite:
             axes.set_yscale("log")
         note = f"{infinite} infinite" if infinite else "" if finite else "nothing recorded"
-        axes.text(0.98, 0.02, note, transform=axes.transAxes, ha="right", fontsize=8)
-        axes.set_ylabel("variance", fontsize=9)
+        axes.text(0.98, 0.02, note, transform=axes.transAxes, ha="right", fontsize=TICK_SIZE)
+        axes.set_ylabel("variance", fontsize=LABEL_SIZE)
         _dress(axes, direction)
     figure.colorbar(ScalarMappable(scale, cmap=palette), ax=panels, label="step", pad=0.02)
     return figure
@@ -228,9 +229,9 @@ def panels(charts: Sequence[Document]) -> Figure:
                 capsize=2,
                 **style(series["name"], index),
             )
-        axes.set_title(textwrap.fill(chart["title"], 46), fontsize=8)
+        axes.set_title(textwrap.fill(chart["title"], 46), fontsize=TICK_SIZE)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("path length", fontsize=8)
+        axes.set_xlabel("path length", fontsize=TICK_SIZE)
         axes.tick_params(labelsize=7)
         axes.legend(fontsize=7, frameon=False)
     for axes in grid[len(charts) :]:
@@ -243,16 +244,16 @@ def training_figure(epochs: Sequence[Any], best: int, title: str) -> Figure:
     figure = Figure(figsize=(2 * COLUMN_WIDTH, 2.2), layout="constrained")
     loss, score = figure.subplots(1, 2)
     loss.plot([e.number for e in epochs], [e.loss for e in epochs], color=COLOURS[0], linewidth=1.3)
-    loss.set_title("Training loss", fontsize=9)
+    loss.set_title("Training loss", fontsize=LABEL_SIZE)
     scored = [e for e in epochs if e.valid is not None]
     score.plot(
         [e.number for e in scored], [100 * e.valid for e in scored], color=COLOURS[5], linewidth=1.3
     )
-    score.set_title("Validation, %", fontsize=9)
+    score.set_title("Validation, %", fontsize=LABEL_SIZE)
     for axes in (loss, score):
         axes.axvline(best, color="#999999", linewidth=0.8, linestyle="--")
-        axes.set_xlabel("epoch", fontsize=9)
-        axes.tick_params(labelsize=8)
+        axes.set_xlabel("epoch", fontsize=LABEL_SIZE)
+        axes.tick_params(labelsize=TICK_SIZE)
         axes.grid(visible=True, alpha=0.25, linewidth=0.5)
-    figure.suptitle(title, fontsize=9)
+    figure.suptitle(title, fontsize=LABEL_SIZE)
     return figure

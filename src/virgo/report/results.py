@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from virgo.report.plots import COLUMN_WIDTH, style
+from virgo.report.looks import COLUMN_WIDTH
+from virgo.report.plots import style
 
 BASE = "xavier"
 Plain = Mapping[str, Any]  # a table, cell or history in plain types

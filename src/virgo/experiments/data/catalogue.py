@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from virgo.errors import DataError
+from virgo.errors import DataError, suggestion
 
 
 @dataclass(frozen=True)
@@ -324,6 +324,6 @@ def entry(name: str) -> Entry:
     if known is None:
         raise DataError(
             f"name: expected one of {', '.join(CATALOGUE)}, or like:NAME for a generated stand-in, "
-            f"got {name!r}. Choose one."
+            f"got {name!r}.{suggestion(name, CATALOGUE)} Choose one."
         )
     return known
