@@ -134,7 +134,7 @@ def study(
     configs = configurations(grid or {})
     runner = OwnRunner(models, methods, read_function(train, "train"))
     loader = OwnLoader(datasets)
-    check_study(name, configs, columns, baseline, methods)
+    check_study(name, configs, columns, baseline, methods, seeds)
     cells = study_cells(name, list(datasets), list(models), list(methods), configs, columns)
     where = str(storage) if storage is not None else str(Path(out) / f"{name}.db")
     orders = Sweep(
