@@ -23,6 +23,7 @@ from virgo.layers import is_dgl_layer, is_message_passing
 from virgo.network.inputs import Forward, Inputs, run
 from virgo.network.modules import arguments_of, float_tensors, hooked, preserved, received
 from virgo.network.probe import Loss, call_users_code
+from virgo.network.side_effects import noticed
 
 #: Rows of which the effective rank of a layer's output is taken.
 _RANK_ROWS = 256
@@ -165,7 +166,8 @@ def profile(
     recorder = _Recorder(model)
     context = torch.enable_grad() if loss is not None else torch.no_grad()
     with context, hooked(recorder.hooks()):
-        output = call_users_code(type(model).__name__, lambda: run(model, inputs.data, forward))
+        with noticed(model, forward):
+            output = call_users_code(type(model).__name__, lambda: run(model, inputs.data, forward))
         recorder.finish(output)
         if loss is not None:
             value = call_users_code("loss", lambda: loss(output, inputs.data))
