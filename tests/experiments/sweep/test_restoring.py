@@ -79,3 +79,9 @@ def test_passwords_of_every_form_are_hidden(text: str) -> None:
     said = str(VirgoError(f"--storage: expected a server, got {text}. Start it."))
     assert "hunter" not in said
     assert "2" not in said
+
+
+def test_records_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"expected a place to write records to, got .*--out"):
+        write(tmp_path / "file" / "table1.jsonl", [])

@@ -90,7 +90,7 @@ def save(training: Training, path: str | Path, curve: Sequence[Epoch] = ()) -> P
     try:
         with atomic_write(path) as temporary:
             library.torch.save_file(plain, temporary, metadata={"virgo": json.dumps(header)})
-    except OSError as error:
+    except (OSError, library.SafetensorError) as error:
         raise DataError(
             f"{path}: expected a place to write to, got {error}. Name another."
         ) from None
