@@ -17,7 +17,13 @@ from typing import TypeVar, cast
 F = TypeVar("F", bound=Callable[..., object])
 
 
-_PASSWORDS = re.compile(r"(://[^:/?#@\s]*):[^\s/]*@|(password=)[^&\s'\"]+", re.IGNORECASE)
+#: Of a URL, up to its last ``@``, for a password may hold what belongs into a URL only escaped; and
+#: of keywords, as libpq and DuckDB take them, quoted or not.
+_PASSWORDS = re.compile(
+    r"(://[^:/?#@\s]*):\S*@|"
+    r"((?:password|passwd|pwd|token)\s*=\s*)('(?:[^'\\]|\\.)*'?|\"[^\"]*\"?|[^&\s'\",;]+)",
+    re.IGNORECASE,
+)
 
 
 def without_passwords(text: str) -> str:
@@ -31,6 +37,8 @@ def without_passwords(text: str) -> str:
 
     >>> without_passwords("got postgresql://me:secret@host/db?password=other.")
     'got postgresql://me:***@host/db?password=***'
+    >>> without_passwords("host=here password='a b' user=me; see postgresql://me:p/w@host/db")
+    'host=here password=*** user=me; see postgresql://me:***@host/db'
     """
     return _PASSWORDS.sub(lambda hit: f"{hit[1]}:***@" if hit[1] else f"{hit[2]}***", text)
 

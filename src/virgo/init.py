@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import fields, replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from virgo.errors import OptionError, named_options
 from virgo.network import reading
 from virgo.network.graph_inputs import GraphInputs, is_graph
 from virgo.network.inputs import Forward, Inputs
-from virgo.network.modules import is_uninitialised, materialise, unwrap
+from virgo.network.modules import copied, is_uninitialised, materialise, unwrap
 from virgo.network.probe import Loss
 from virgo.network.replicas import needs_replica, put_back, replica_of
 from virgo.planning import Activation, Options
@@ -249,7 +248,7 @@ def _plan(model: nn.Module, inputs: Inputs, name: str, options: Options, nodes: 
             note = "a graph without features cannot be run: the closed form of virgo-backward"
             return replace(plan, notes=(*plan.notes, note))
     if is_uninitialised(model):
-        model = copy.deepcopy(model)
+        model = copied(model)
         materialise(model, inputs, options.forward)
     if name == "auto":
         return auto.choose(model, inputs, options)

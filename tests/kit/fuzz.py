@@ -540,6 +540,9 @@ def run(name: str, first: int, count: int) -> dict[str, Any]:
     Returns:
         How many there were, how they ended, and those that ended badly.
     """
+    import torch
+
+    torch.set_num_threads(1)  # a forked process waits forever for threads that it does not have
     outcomes: Counter[str] = Counter()
     bad: list[str] = []
     began = time.monotonic()

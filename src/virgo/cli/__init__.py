@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import platform
 import sys
@@ -110,6 +111,18 @@ def _ended(code: int, is_process: bool) -> int:
     return code
 
 
+#: Disks that are full, read-only, over their quota or broken, and files that are not the user's.
+_OF_THE_MACHINE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.EMFILE,
+)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a user's mistake is one line on stderr and exit code 2.
 
@@ -120,6 +133,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code.
+
+    Raises:
+        OSError: one that is neither the machine's nor the user's doing.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     with stoppable(words[0] if words else ""):
@@ -151,3 +167,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + 13
+        except OSError as error:
+            if error.errno not in _OF_THE_MACHINE:
+                raise
+            where = error.filename or "a file"
+            note(
+                f"virgo: {where}: expected to read or write it, got {error.strerror}. Free some "
+                f"space, or name another folder.",
+                style="red",
+            )
+            return 2

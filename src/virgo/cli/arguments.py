@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from virgo.errors import OptionError
+from virgo.report.files import write_text_atomically
 
 if TYPE_CHECKING:
     import torch
@@ -135,5 +136,14 @@ def writable_folder(folder: Path, option: str) -> None:
 def write_text(option: str, path: Path, text: str) -> None:
     """Write the file that an option names, and print its path."""
     writable_folder(path.parent, option)
-    path.write_text(text, encoding="utf-8")
+    try:
+        if path.exists() and not path.is_file():  # such as /dev/stdout
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_text_atomically(path, text)
+    except OSError as error:
+        raise OptionError(
+            f"{option}: expected a place to write to, got {path} ({error.strerror}). Free some "
+            f"space, or name another."
+        ) from error
     print(f"wrote {path}")

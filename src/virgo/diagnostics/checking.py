@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from virgo.errors import GraphError, OptionError, named_options
 from virgo.network import reading
 from virgo.network.inputs import Forward
 from virgo.network.losses import InferredLoss
-from virgo.network.modules import is_uninitialised, materialise, unwrap
+from virgo.network.modules import copied, is_uninitialised, materialise, unwrap
 from virgo.network.probe import Loss
 from virgo.plans import Plan
 from virgo.report.notebook import NotebookView, plots
@@ -316,7 +315,7 @@ def with_shapes(model: nn.Module, data: Any, forward: Forward | None) -> nn.Modu
     bare = unwrap(model)
     if not is_uninitialised(bare):
         return bare
-    bare = copy.deepcopy(bare)
+    bare = copied(bare)
     materialise(bare, reading.read(data), forward)
     return bare
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import random
 from collections.abc import Container, Iterable, Iterator
@@ -103,6 +104,19 @@ def _own_weather(model: nn.Module) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)  # noqa: NPY002
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy; a lazy layer of PyG 2.6 draws random numbers when it is copied.
+
+    Args:
+        model: what to copy.
+
+    Returns:
+        The copy; the random state is as it was.
+    """
+    with _own_weather(model):
+        return copy.deepcopy(model)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from virgo.errors import LayerError, VirgoError
 from virgo.network.dgl_graphs import is_dgl_graph
 from virgo.network.inputs import Forward, Inputs, counted_rows, run
 from virgo.network.modules import arguments_of, float_tensors, layers_of, received, refuse_scattered
+from virgo.network.side_effects import noticed
 
 Loss = Callable[[Any, Any], Tensor]
 Statistic = Callable[[list[Tensor]], float]
@@ -217,7 +218,8 @@ def observe(
     context = torch.enable_grad() if loss is not None else torch.no_grad()
     with context, LayerHooks(model, observer.enter, observer.leave) as observer.hooks:
         name = type(model).__name__
-        output = call_users_code(name, lambda: run(model, inputs.data, forward), model)
+        with noticed(model, forward):
+            output = call_users_code(name, lambda: run(model, inputs.data, forward), model)
         if loss is not None:
             value = call_users_code("loss", lambda: loss(output, inputs.data))
             observer.seen.loss = float(value.detach())

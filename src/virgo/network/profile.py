@@ -23,6 +23,7 @@ from virgo.layers import is_dgl_layer, is_message_passing
 from virgo.network.inputs import Forward, Inputs, run
 from virgo.network.modules import arguments_of, float_tensors, hooked, preserved, received
 from virgo.network.probe import Loss, call_users_code
+from virgo.network.side_effects import noticed
 
 #: Rows of which the effective rank of a layer's output is taken.
 _RANK_ROWS = 256
@@ -166,7 +167,8 @@ def profile(
     context = torch.enable_grad() if loss is not None else torch.no_grad()
     with context, hooked(recorder.hooks()):
         name = type(model).__name__
-        output = call_users_code(name, lambda: run(model, inputs.data, forward), model)
+        with noticed(model, forward):
+            output = call_users_code(name, lambda: run(model, inputs.data, forward), model)
         recorder.finish(output)
         if loss is not None:
             value = call_users_code("loss", lambda: loss(output, inputs.data))

@@ -29,6 +29,7 @@ from virgo.network.modules import (
     received,
     refuse_scattered,
 )
+from virgo.network.side_effects import noticed
 
 #: Autograd nodes of activations, and what `torch.nn.functional` calls them; the number that
 #: shapes one, where it has one, is saved in the node under the name given.
@@ -127,7 +128,7 @@ def _watch(model: nn.Module, inputs: Inputs, forward: Forward | None) -> Trace:
     with preserved(model), torch.enable_grad():
         inputs = inputs.prepared_for(model)
         watcher = _Watcher(model, inputs, _make_leaves(inputs))
-        with hooked(watcher.hooks()):
+        with hooked(watcher.hooks()), noticed(model, forward):
             output = run(model, inputs.data, forward)
         watcher.finish(output)
     if not watcher.calls:

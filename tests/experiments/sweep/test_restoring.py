@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from kit.sweeps import lasting, records, small
 
 from virgo.cli import main
+from virgo.cli.tables import load
 from virgo.errors import DataError, VirgoError
 from virgo.experiments.sweep.records import write
 from virgo.experiments.sweep.running import run
@@ -56,9 +59,42 @@ def test_a_damaged_store_is_one_error(tmp_path: Path, capsys: pytest.CaptureFixt
         assert str(store) in said.replace("\n", "")
 
 
+def test_a_seed_without_its_result_is_one_error(tmp_path: Path) -> None:
+    store = tmp_path / "s.db"
+    run(small(store), 0)
+    with contextlib.closing(sqlite3.connect(store)) as connection, connection:
+        changed = "UPDATE trial_user_attributes SET value_json = replace(value_json, ?, ?)"
+        connection.execute(changed, ('"status"', '"stbtus"'))
+    with pytest.raises(DataError, match="a seed without status"):
+        load("table1", str(store), tmp_path)
+
+
 def test_passwords_are_hidden() -> None:
     url = "postgresql://me:hunter2@127.0.0.1:1/none?password=hunter3"
     with pytest.raises(DataError) as caught:
         open_storage(url)
     assert "hunter" not in str(caught.value)
     assert "hunter" not in str(VirgoError(f"got {url}"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://me:hunter/2@host/db",
+        "postgresql://me:hunter@2@host/db",
+        "host=here password=hunter2 user=me",
+        "host=here password='hunter 2' user=me",
+        'password = "hunter 2"',
+        "md:base?motherduck_token=hunter2",
+    ],
+)
+def test_passwords_of_every_form_are_hidden(text: str) -> None:
+    said = str(VirgoError(f"--storage: expected a server, got {text}. Start it."))
+    assert "hunter" not in said
+    assert "2" not in said
+
+
+def test_records_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"expected a place to write records to, got .*--out"):
+        write(tmp_path / "file" / "table1.jsonl", [])

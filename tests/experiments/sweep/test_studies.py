@@ -267,6 +267,9 @@ def test_too_few_logits_and_empty_parts_are_found_at_once(graph: Data, tmp_path:
         ({"model": lambda in_channels: 3, "grid": {}}, OptionError, "torch.nn.Module"),
         ({"train": lambda model: 0.5}, OptionError, "'valid'"),
         ({"jobs": 2, "model": {"m": lambda data: None}}, OptionError, "jobs=1"),
+        ({"jobs": 10**30, "model": GCN}, OptionError, "for each of"),
+        ({"seeds": float("nan")}, OptionError, "seeds: expected 1 to"),
+        ({"model": None}, OptionError, "a function that makes the model"),
         ({"grid": {**GRID, "lr": []}}, OptionError, "values for 'lr'"),
     ],
 )

@@ -182,6 +182,24 @@ def test_a_temporary_folder_that_is_none(tmp_path: Path) -> None:
     assert not working_folder(tmp_path / "graph").exists()
 
 
+def test_the_header_of_an_array_that_is_cut(tmp_path: Path) -> None:
+    header = b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': (2, 5L"
+    (tmp_path / "edges.npy").write_bytes(header.ljust(128) + bytes(80))
+    with pytest.raises(DataError, match=r"edges.npy: expected an intact \.npy file"):
+        build(tmp_path / "edges.npy", tmp_path / "graph")
+
+
+def test_a_broken_member_beside_the_edges(tmp_path: Path) -> None:
+    folder = tmp_path / "ogbn_small" / "raw"
+    folder.mkdir(parents=True)
+    np.savez(folder / "data.npz", edge_index=np.zeros((2, 5), np.int64), num_nodes_list=[7])
+    data = (folder / "data.npz").read_bytes()
+    at = data.rindex((7).to_bytes(8, "little"))
+    (folder / "data.npz").write_bytes(data[:at] + b"\x08" + data[at + 1 :])
+    with pytest.raises(DataError, match=r"data.npz: expected an intact \.npz file"):
+        build(tmp_path / "ogbn_small", tmp_path / "graph")
+
+
 def test_a_field_of_many_characters(tmp_path: Path) -> None:
     (tmp_path / "edges.csv").write_text("0,1\n" + "x" * 200_000 + ",2\n")
     with pytest.raises(DataError, match=r"edges.csv: line 2: expected"):

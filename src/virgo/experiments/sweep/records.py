@@ -189,10 +189,27 @@ def read(path: str | Path) -> list[Record]:
 
 
 def write(path: str | Path, records: Iterable[Record]) -> Path:
-    """Write sorted records atomically."""
+    """Write sorted records atomically.
+
+    Args:
+        path: the file.
+        records: what it will hold.
+
+    Returns:
+        The path.
+
+    Raises:
+        DataError: if it cannot be written.
+    """
     path = Path(path)
     lines = [record.to_json() + "\n" for record in sorted(records, key=_order)]
-    write_text_atomically(path, "".join(lines), durable=True)
+    try:
+        write_text_atomically(path, "".join(lines), durable=True)
+    except OSError as error:
+        raise DataError(
+            f"{path}: expected a place to write records to, got {error}. Free some space, or name "
+            f"another by --out; nothing is lost, the storage has them."
+        ) from error
     return path
 
 

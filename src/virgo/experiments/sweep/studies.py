@@ -135,7 +135,7 @@ def study(
     sources = {key: source_of(key, value) for key, value in datasets.items()}
     runner = OwnRunner(models, methods, read_function(train, "train"), sources)
     loader = OwnLoader(datasets)
-    check_study(name, configs, columns, baseline, methods)
+    check_study(name, configs, columns, baseline, methods, seeds)
     cells = study_cells(name, list(datasets), list(models), list(methods), configs, columns)
     where = str(storage) if storage is not None else str(Path(out) / f"{name}.db")
     orders = Sweep(

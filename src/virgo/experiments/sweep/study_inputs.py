@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from virgo.errors import OptionError
+from virgo.errors import OptionError, shown
 from virgo.experiments.models import MODELS, from_recipe
 from virgo.experiments.sweep.grids import GridCell
 from virgo.experiments.sweep.records import Config, canonical
@@ -16,6 +16,8 @@ from virgo.experiments.tasks.own import UNTOUCHED
 from virgo.experiments.tasks.settings import Settings
 from virgo.rules import parse_method
 
+#: More is a slip of the finger: the study would not end.
+MOST_SEEDS = 100_000
 Named = str | Callable[..., Any] | Any
 Method = str | Callable[..., Any]
 Grid = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -90,7 +92,8 @@ def read_model(name: str, value: Any) -> Callable[..., Any]:
             )
         return functools.partial(_paper_model, value)
     function = read_function(value, f"model {name}")
-    assert function is not None
+    if function is None:
+        raise OptionError("model: expected a function that makes the model, got None. Pass one.")
     return function
 
 
@@ -131,8 +134,11 @@ def check_study(
     columns: Sequence[str],
     baseline: str | None,
     methods: Mapping[str, object],
+    seeds: object,
 ) -> None:
-    if not name or set(name) & set("/\\ ") or name.startswith("table"):
+    if not isinstance(seeds, int) or not 1 <= seeds <= MOST_SEEDS:
+        raise OptionError(f"seeds: expected 1 to {MOST_SEEDS:,}, got {shown(seeds)}. Try 5.")
+    if not isinstance(name, str) or not name or set(name) & set("/\\ ") or name.startswith("table"):
         raise OptionError(f"name: expected a word that names a file, got {name!r}. Choose another.")
     for column in columns:
         if not all(column in config for config in configs):

@@ -90,7 +90,7 @@ def save(training: Training, path: str | Path, curve: Sequence[Epoch] = ()) -> P
     try:
         with atomic_write(path) as temporary:
             library.torch.save_file(plain, temporary, metadata={"virgo": json.dumps(header)})
-    except OSError as error:
+    except (OSError, library.SafetensorError) as error:
         raise DataError(
             f"{path}: expected a place to write to, got {error}. Name another."
         ) from None
@@ -126,6 +126,7 @@ class Checkpoint:
         """The network, without its dataset, with its best or its last weights."""
         head = self.header
         with _intact():
+            self._check_size()
             network: nn.Module = from_recipe(head["model"], head["recipe"], self.settings.to_dict())
             network.load_state_dict(self.part(weights))
         return network.eval()
@@ -150,7 +151,19 @@ class Checkpoint:
                 f"Load the one that the run was on."
             )
         with _intact():
+            self._check_size()
             return self._resumed(task, epochs)
+
+    def _check_size(self) -> None:
+        """Before a network is made that takes all memory: it has no more layers than weights."""
+        settings, weights = self.settings, self.part("last")
+        widest = max((size for weight in weights.values() for size in weight.shape), default=0)
+        hidden = settings.hidden_channels if settings.num_layers > 1 else 0
+        if settings.num_layers > len(weights) or hidden > widest:
+            raise ValueError(
+                f"{settings.num_layers} layers of {settings.hidden_channels} in the settings, "
+                f"{len(weights)} weights of at most {widest} in the file"
+            )
 
     def _resumed(self, task: Task, epochs: int | None) -> Training:
         head = self.header

@@ -1,0 +1,64 @@
+"""A ``forward=`` that does more than call the model is said to do so."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GCN
+
+import virgo
+from virgo.errors import VirgoWarning
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
+
+
+def _data() -> Data:
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.randint(30, (2, 90), generator=generator)
+    return Data(x=torch.rand(30, 6, generator=generator), edge_index=edges)
+
+
+def _weights(model: nn.Module) -> None:
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+
+
+CHANGES: dict[str, Callable[[nn.Module], Any]] = {
+    "weights": _weights,
+    "hooks": lambda model: model.register_forward_hook(lambda *_: None),
+    "torch's number of threads": lambda model: torch.set_num_threads(torch.get_num_threads() + 1),
+    "torch's default dtype": lambda model: torch.set_default_dtype(torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("call", [virgo.plan, virgo.check])
+def test_what_a_forward_changes_is_said(call: Callable[..., Any], what: str) -> None:
+    def forward(model: nn.Module, data: Data) -> Any:
+        CHANGES[what](model)
+        return model(data.x, data.edge_index)
+
+    options = {"method": "xavier"} if call is virgo.plan else {"advice": False, "backward": False}
+    with pytest.warns(VirgoWarning, match=f"forward: expected .* changes {what}"):
+        call(GCN(6, 4, 2, 3), _data(), forward=forward, **options)
+
+
+@pytest.mark.parametrize("method", ["virgo-forward", "virgo-forward+measured", "lsuv", "auto"])
+def test_a_forward_that_only_calls_the_model_is_fine(method: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        virgo.init_(
+            GCN(6, 4, 2, 3), _data(), method, forward=lambda model, d: model(d.x, d.edge_index)
+        )
