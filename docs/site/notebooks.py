@@ -78,6 +78,19 @@ def with_figures(text: str) -> str:
     return BLOCK.sub(lambda _: published[0], text)
 
 
+def printed(outputs: list[Any]) -> list[Any]:
+    """Outputs without warnings, which name paths of a machine, and with what is printed as one."""
+    kept: list[Any] = []
+    for output in outputs:
+        if output.get("name") == "stderr":
+            continue
+        if kept and output["output_type"] == kept[-1]["output_type"] == "stream":
+            kept[-1]["text"] += output["text"]
+        else:
+            kept.append(output)
+    return kept
+
+
 def execute(path: Path, write: bool = True) -> float:
     """Run a notebook and write its outputs into it; returns the seconds it took."""
     import nbformat
@@ -97,6 +110,8 @@ def execute(path: Path, write: bool = True) -> float:
         cell.metadata = nbformat.NotebookNode()
         if cell.cell_type == "markdown":
             cell.source = with_figures(cell.source)
+        else:
+            cell.outputs = printed(cell.outputs)
     notebook.metadata = nbformat.NotebookNode(
         kernelspec={"display_name": "Python 3", "language": "python", "name": "python3"}
     )
