@@ -22,6 +22,7 @@ from typing import Any
 
 DOCS = Path(__file__).resolve().parents[1]
 FOLDER = DOCS / "tutorials"
+WIDE = 110
 BLOCK = re.compile(r"<!-- scale-largest -->\n.*?<!-- end scale-largest -->", re.S)
 
 
@@ -63,6 +64,8 @@ def _output(output: dict[str, Any], name: str) -> tuple[str, dict[str, bytes]]:
 
 def _fenced(text: str, language: str, kind: str = "") -> str:
     text = text.removeprefix("%%bash\n").rstrip("\n")
+    if kind and max(map(len, text.splitlines()), default=0) > WIDE:
+        kind += " .prose"  # sentences wrap, tables scroll
     header = f"{{ .{language} .{kind} }}" if kind else language
     return f"````{header}\n{text}\n````"
 
