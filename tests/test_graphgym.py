@@ -134,7 +134,7 @@ def test_no_loader_is_an_error(gym: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_command_trains_a_file(gym: Any, tmp_path: Path) -> None:
     assert gym.main(["--cfg", str(written(tmp_path, "virgo-forward")), "seed", "3"]) == 0
-    plan = json.loads((tmp_path / "out" / "run" / "3" / "virgo.json").read_text())
+    plan = json.loads((tmp_path / "out" / "run" / "3" / "plan.json").read_text())
     assert plan["method"] == "virgo-forward"
     assert plan["seed"] == 3
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import os
 import re
 import sys
 import tempfile
@@ -19,7 +20,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parents[1] / "tutorials"
+DOCS = Path(__file__).resolve().parents[1]
+FOLDER = DOCS / "tutorials"
+WIDE = 110
+BLOCK = re.compile(r"<!-- scale-largest -->\n.*?<!-- end scale-largest -->", re.S)
 
 
 def to_markdown(path: Path) -> tuple[str, dict[str, bytes]]:
@@ -60,6 +64,8 @@ def _output(output: dict[str, Any], name: str) -> tuple[str, dict[str, bytes]]:
 
 def _fenced(text: str, language: str, kind: str = "") -> str:
     text = text.removeprefix("%%bash\n").rstrip("\n")
+    if kind and max(map(len, text.splitlines()), default=0) > WIDE:
+        kind += " .prose"  # sentences wrap, tables scroll
     header = f"{{ .{language} .{kind} }}" if kind else language
     return f"````{header}\n{text}\n````"
 
@@ -68,12 +74,34 @@ def _joined(lines: str | list[str]) -> str:
     return lines if isinstance(lines, str) else "".join(lines)
 
 
+def with_figures(text: str) -> str:
+    """A text whose published figures are those of docs/benchmarks.md."""
+    published = BLOCK.search((DOCS / "benchmarks.md").read_text(encoding="utf-8"))
+    assert published is not None, "docs/benchmarks.md has no block scale-largest"
+    return BLOCK.sub(lambda _: published[0], text)
+
+
+def printed(outputs: list[Any]) -> list[Any]:
+    """Outputs without warnings, which name paths of a machine, and with what is printed as one."""
+    kept: list[Any] = []
+    for output in outputs:
+        if output.get("name") == "stderr":
+            continue
+        if kept and output["output_type"] == kept[-1]["output_type"] == "stream":
+            kept[-1]["text"] += output["text"]
+        else:
+            kept.append(output)
+    return kept
+
+
 def execute(path: Path, write: bool = True) -> float:
     """Run a notebook and write its outputs into it; returns the seconds it took."""
     import nbformat
     from nbclient import NotebookClient
 
     notebook = nbformat.read(path, as_version=4)
+    # the commands of this environment come first
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         NotebookClient(
@@ -83,6 +111,10 @@ def execute(path: Path, write: bool = True) -> float:
     for index, cell in enumerate(notebook.cells):
         cell.id = f"cell-{index}"
         cell.metadata = nbformat.NotebookNode()
+        if cell.cell_type == "markdown":
+            cell.source = with_figures(cell.source)
+        else:
+            cell.outputs = printed(cell.outputs)
     notebook.metadata = nbformat.NotebookNode(
         kernelspec={"display_name": "Python 3", "language": "python", "name": "python3"}
     )

@@ -86,7 +86,8 @@ def init_(model: nn.Module, loaders: Any) -> Plan | None:
             "loaders: expected GraphGym's loaders with a batch to train on, got none. Pass what "
             "create_loader() returns."
         )
-    network = model.model if isinstance(getattr(model, "model", None), nn.Module) else model
+    inner = getattr(model, "model", None)
+    network = inner if isinstance(inner, nn.Module) else model
     call = _Call()
     seed = int(cfg.virgo.seed) if cfg.virgo.seed >= 0 else int(cfg.seed)
     device = next(network.parameters()).device
@@ -104,6 +105,7 @@ class _Call:
     def forward(self, network: nn.Module, data: Any) -> Tensor:
         batch = copy.copy(data)  # its layers write into the batch
         batch.split = "train"
+        predicted: Tensor
         predicted, self.true = network(batch)
         return predicted
 
@@ -171,7 +173,7 @@ def _run() -> None:
     cfg.params = params_count(model)
     plan = init_(model, datamodule)
     if plan is not None:
-        write_text_atomically(Path(cfg.run_dir) / "virgo.json", plan.to_json(indent=1))
+        write_text_atomically(Path(cfg.run_dir) / "plan.json", plan.to_json(indent=1))
     train(model, datamodule)
 
 
