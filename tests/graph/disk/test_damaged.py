@@ -18,6 +18,7 @@ from virgo.experiments.data.neighbours import InNeighbours
 from virgo.graph.csr import Bounds, Compressed
 from virgo.graph.disk import build, read_header
 from virgo.graph.disk.describing import describe
+from virgo.graph.disk.files import Output
 from virgo.graph.disk.format import HEADER, working_folder
 
 
@@ -205,3 +206,9 @@ def test_a_field_of_many_characters(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"edges.csv: line 2: expected"):
         build(tmp_path / "edges.csv", tmp_path / "graph")
     assert not working_folder(tmp_path / "graph").exists()
+
+
+def test_a_journal_that_promises_more_than_the_files_hold(tmp_path: Path) -> None:
+    """Otherwise a forged size would be read to its end, as zeros, for hours."""
+    with pytest.raises(GraphError, match="expected 8,000,000,000,000 bytes, got 0: the files of"):
+        Output(tmp_path, "in_columns", "<i8", 10**12)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from virgo.errors import GraphError
 from virgo.graph.disk.format import array_path
 
 #: Bytes written by one call. For larger ones Linux looks for large pieces of free memory to cache
@@ -55,11 +56,20 @@ class Output:
         name: the array's name.
         dtype: its type, little-endian.
         size: how many elements of an earlier process are kept.
+
+    Raises:
+        GraphError: the file has fewer elements than that.
     """
 
     def __init__(self, folder: Path, name: str, dtype: str, size: int = 0) -> None:
         self.dtype, self.size = np.dtype(dtype), size
-        self.file = open_file(array_path(folder, name), self)
+        path = array_path(folder, name)
+        self.file = open_file(path, self)
+        if (there := os.fstat(self.file).st_size) < self._nbytes:
+            raise GraphError(
+                f"{path}: expected {self._nbytes:,} bytes, got {there:,}: the files of an "
+                f"unfinished build were changed. Remove {folder} and build again."
+            )
         os.ftruncate(self.file, self._nbytes)
         self._digest = hashlib.sha256()
         for offset in range(0, self._nbytes, _BLOCK):  # a checksum's state cannot be kept
