@@ -276,7 +276,8 @@ def test_names_and_strings(root: Path) -> None:
     miniatures.write("imdb-b", root)
     assert "30 graphs" in str(load("imdb-b", root))
     assert "10 folds" in str(load("imdb-b", root))
-    with pytest.raises(DataError, match=r"expected one of cora, .* got 'cora2'\. Did you mean cora\? Choose one"):
+    wrong = r"expected one of cora, .* got 'cora2'\. Did you mean cora\? Choose one"
+    with pytest.raises(DataError, match=wrong):
         load("cora2")
 
 

@@ -94,7 +94,7 @@ def test_the_second_time_needs_no_metis(empty_cache: Path, monkeypatch: pytest.M
     assert torch.equal(partition(blobs(), 80, 4), first)
     with pytest.raises(virgo.VirgoError, match=r"pip install 'virgo-gnn\[clusters\]'"):
         partition(blobs(), 80, 5)
-    with pytest.raises(virgo.OptionError, match="expected pymetis"):  # another graph
+    with pytest.raises(virgo.VirgoError, match="requires pymetis"):  # another graph
         partition(blobs(seed=1), 80, 4)
     with pytest.raises(virgo.OptionError, match="expected pymetis"):  # one more node
         partition(blobs(), 81, 4)
