@@ -96,7 +96,7 @@ def test_the_second_time_needs_no_metis(empty_cache: Path, monkeypatch: pytest.M
         partition(blobs(), 80, 5)
     with pytest.raises(virgo.VirgoError, match="requires pymetis"):  # another graph
         partition(blobs(seed=1), 80, 4)
-    with pytest.raises(virgo.OptionError, match="expected pymetis"):  # one more node
+    with pytest.raises(virgo.VirgoError, match="requires pymetis"):  # one more node
         partition(blobs(), 81, 4)
     assert [path.name for path in empty_cache.iterdir()] == [kept.name]
 
