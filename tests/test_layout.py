@@ -128,7 +128,7 @@ def test_no_class_name_is_defined_twice() -> None:
 TO_HOST = {
     "graph/operators.py": 7,  # the graph of the compiled loops: edges, never features
     "graph/device.py": 1,  # a CPU tensor as an array
-    "graph/spectrum.py": 2,  # directions: a row per feature, none per node
+    "graph/spectrum.py": 4,  # directions: a row per feature, none per node; a small CPU matrix
     "study.py": 1,  # a weight that was drawn on the CPU
     "plans.py": 1,  # the same
     "theory.py": 1,  # an activation at the points of a quadrature
@@ -137,6 +137,7 @@ TO_HOST = {
     "experiments/tasks/link/negatives.py": 2,  # the edges that negatives avoid
     "experiments/tasks/link/clusters.py": 3,  # METIS
     "experiments/tasks/checkpoint.py": 1,  # a file
+    "experiments/sweep/study_runner.py": 2,  # a digest of the user's data
 }
 
 

@@ -98,6 +98,10 @@ class LightningMonitor:
         callback = virgo.LightningMonitor(every=20)
         lightning.pytorch.Trainer(callbacks=[callback]).fit(module, loader)
         callback.monitor.plot().savefig("variance.pdf")
+
+    Args:
+        every: a record every so many optimiser steps.
+        log: whether records go to the trainer's loggers.
     """
 
     monitor: Monitor | None = None

@@ -384,7 +384,7 @@ def test_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (
             ["cora", "--dataset", LINKS],
-            "--dataset: expected one name, got 'like:ogbl-collab@0.002'",
+            "--dataset: expected one name, got 'cora' beside 'like:ogbl-collab@0.002'",
         ),
         (["--dataset", LINKS, "--nodes", "9"], "--nodes: expected a dataset of node classif"),
         ([GRAPHS, "--all-nodes"], "--all-nodes: expected a dataset of node classification"),
