@@ -128,8 +128,9 @@ def test_without_labels_it_is_refused_and_nothing_changes() -> None:
     ):
         with pytest.raises(virgo.GraphError, match=said):
             virgo.warm_start(model, data)
-    with pytest.raises(virgo.OptionError, match="epochs: expected a positive whole number"):
-        virgo.warm_start(model, DATA, epochs=0)
+    for epochs in (0, 10**30):
+        with pytest.raises(virgo.OptionError, match="epochs: expected a whole number from 1 to"):
+            virgo.warm_start(model, DATA, epochs=epochs)
     with pytest.raises(virgo.OptionError, match="lr: expected a positive number"):
         virgo.warm_start(model, DATA, lr=-1.0)
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())

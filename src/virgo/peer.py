@@ -31,6 +31,9 @@ from virgo.network.modules import is_uninitialised, materialise, preserved, unwr
 from virgo.network.probe import Loss, call_users_code
 from virgo.plans import choose_seed
 
+#: More is a mistake: the peer is trained briefly, for the GNN to be trained afterwards.
+MOST_EPOCHS = 1_000_000
+
 
 @dataclass(frozen=True)
 class WarmStart:
@@ -133,8 +136,10 @@ def warm_start(
 
 
 def _check(epochs: int, lr: float) -> None:
-    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-        raise OptionError(f"epochs: expected a positive whole number, got {epochs!r}. Try 50.")
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or not 1 <= epochs <= MOST_EPOCHS:
+        raise OptionError(
+            f"epochs: expected a whole number from 1 to {MOST_EPOCHS:,}, got {epochs!r}. Try 50."
+        )
     if not lr > 0 or not math.isfinite(lr):
         raise OptionError(f"lr: expected a positive number, got {lr!r}. Try 0.001.")
 

@@ -201,8 +201,9 @@ def test_bad_options(data: Data) -> None:
         virgo.compare(maker(data), data, ["xavier+fast"], [2])
     with pytest.raises(virgo.OptionError, match="nonsense"):
         virgo.compare(maker(data), data, ["nonsense"], [2])
-    with pytest.raises(virgo.OptionError, match="seeds: expected at least 1, got 0"):
-        virgo.compare(maker(data), data, ["xavier"], [2], seeds=0)
+    for seeds, message in ((0, "at least 1, got 0"), (10**30, "at most 100,000, got 10")):
+        with pytest.raises(virgo.OptionError, match=f"seeds: expected {message}"):
+            virgo.compare(maker(data), data, ["xavier"], [2], seeds=seeds)
 
 
 @pytest.mark.parametrize(

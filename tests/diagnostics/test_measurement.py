@@ -349,6 +349,7 @@ def test_several_plans_are_a_draw_each(data: Data) -> None:
     [
         ({"seeds": 3}, "seeds: expected 1 without a plan, got 3.*plan="),
         ({"seeds": 0}, "seeds: expected at least 1, got 0"),
+        ({"seeds": 10**30}, "seeds: expected at most 100,000"),
         ({"plan": []}, "plan: expected at least one plan, got an empty list"),
     ],
 )

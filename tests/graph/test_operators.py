@@ -533,3 +533,9 @@ def test_coefficients_multiply_like_the_operator(weighted: bool) -> None:
         # a dozen numbers of order one, added in another order
         np.testing.assert_allclose(product, operator(x.copy()), atol=1e-13, rtol=0)
         assert value.all()
+
+
+def test_a_graph_says_how_large_it_is() -> None:
+    edges = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    assert repr(Graph(edges, 1200)) == "Graph(1,200 nodes, 3 edges)"
+    assert repr(Graph(edges, 3, torch.ones(3))) == "Graph(3 nodes, 3 edges, weighted)"

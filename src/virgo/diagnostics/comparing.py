@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from virgo.diagnostics.comparison import Comparison, Curve, Health
-from virgo.diagnostics.measurement import Measurement, measure
+from virgo.diagnostics.measurement import Measurement, check_draws, measure
 from virgo.diagnostics.verdict import Thresholds, judge
 from virgo.errors import OptionError, named_options
 from virgo.init import plan
@@ -78,8 +78,7 @@ def compare(
     Raises:
         OptionError: if an option is wrong, or every method failed.
     """
-    if seeds < 1:
-        raise OptionError(f"seeds: expected at least 1, got {seeds}.")
+    check_draws(seeds)
     takes_depth = wants_depth(make_model)
     if depths and not takes_depth:
         raise OptionError(

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 Draw = tuple[Plan | None, int]
 """A plan to draw from, or None for the model's own weights, and the seed of the draw."""
+#: More is a mistake: a few draws show what hundreds do, and each is a pass over the graph.
+MOST_DRAWS = 100_000
 
 
 @dataclass(frozen=True)
@@ -317,10 +319,17 @@ def with_ratios(layers: Sequence[Layer]) -> list[Layer]:
     ]
 
 
-def draws_of(plan: Plan | Sequence[Plan] | None, seeds: int = 1) -> list[Draw]:
-    """Which plan to draw from with which seed, once per draw."""
+def check_draws(seeds: int) -> None:
+    """Raises an error unless so many draws can be made in a lifetime."""
     if seeds < 1:
         raise OptionError(f"seeds: expected at least 1, got {seeds}.")
+    if seeds > MOST_DRAWS:
+        raise OptionError(f"seeds: expected at most {MOST_DRAWS:,}, got {seeds}. Try 5.")
+
+
+def draws_of(plan: Plan | Sequence[Plan] | None, seeds: int = 1) -> list[Draw]:
+    """Which plan to draw from with which seed, once per draw."""
+    check_draws(seeds)
     if plan is None:
         if seeds > 1:
             raise OptionError(

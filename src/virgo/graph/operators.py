@@ -275,6 +275,10 @@ class Graph(GraphOperators):
         if edge_weight is not None:
             self._weights = edge_weight.detach().cpu().double().reshape(-1).numpy()
 
+    def __repr__(self) -> str:
+        weights = ", weighted" if self.is_weighted else ""
+        return f"{type(self).__name__}({self.num_nodes:,} nodes, {self.num_edges:,} edges{weights})"
+
     @staticmethod
     @named_options
     def open(path: str | Path, *, in_memory: bool = False) -> Graph:
