@@ -3,6 +3,8 @@
 ``tests/reference_bits.json`` was written by ``python tests/kit/reference_bits.py`` at the commit
 before. Variances of the literature's formulas and what is drawn entry by entry are compared
 exactly. The rest is rounded as a machine's libraries round it, and has a bound (:func:`bounds`).
+On a processor without AVX2 PyTorch draws even a uniform number with one rounding more, so there
+the bound takes the checksum's place.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from kit import reference_bits
 
 SAVED = json.loads((Path(__file__).parent / "reference_bits.json").read_text(encoding="utf-8"))
+#: Whether draws here have the bits of those saved.
+SAME_DRAWS = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
 def bounds(case: str) -> tuple[float, float]:
@@ -28,7 +33,7 @@ def bounds(case: str) -> tuple[float, float]:
       thousand terms in float32 (6e-8 each) in every one of at most four layers. Roundings add up
       like a random walk: 4 * sqrt(1000) * 6e-8 = 8e-6.
     - A QR decomposition is one in float64 of a random matrix, whose condition costs three or four
-      digits of sixteen: what is left is the rounding to float32, 6e-8, here times 16.
+      digits of sixteen: what is left, as of a draw, is the rounding to float32, 6e-8, times 16.
 
     Returns:
         The bound of a variance, relative to it, and of a sketch, relative to the root mean square.
@@ -45,13 +50,11 @@ def changed(case: str, saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     found = []
     if now["variances"] != pytest.approx(saved["variances"], rel=variance_bound, abs=0.0):
         found.append(f"{case}: variances")
-    if now.get("weights") != saved.get("weights"):
+    if SAME_DRAWS and now.get("weights") != saved.get("weights"):
         found.append(f"{case}: weights")
-    sketches = saved.get("sketch", {})
-    if now.get("sketch", {}).keys() != sketches.keys():
-        found.append(f"{case}: names of parameters")
-        return found
-    for name, was in sketches.items():
+    if now["sketch"].keys() != saved["sketch"].keys():
+        return [*found, f"{case}: names of parameters"]
+    for name, was in saved["sketch"].items():
         if now["sketch"][name] != pytest.approx(was, rel=0.0, abs=sketch_bound * was[0]):
             found.append(f"{case}: {name}")
     return found
@@ -65,14 +68,11 @@ def test_plans_and_weights_are_those_saved() -> None:
     assert [line for case, saved in SAVED.items() for line in changed(case, saved, now[case])] == []
 
 
-def test_every_case_has_a_variance_and_one_record_of_its_weights() -> None:
+def test_only_what_is_rounded_has_no_checksum() -> None:
     for case, saved in SAVED.items():
-        word = case.rsplit("/", 1)[1]
         assert saved["variances"], case
-        assert saved.keys() == {
-            "variances",
-            "sketch" if word in reference_bits.ROUNDED else "weights",
-        }
+        assert saved["sketch"], case
+        assert ("weights" in saved) == (case.rsplit("/", 1)[1] not in reference_bits.ROUNDED), case
 
 
 def scale_a_variance(case: dict[str, Any], by: float) -> None:
@@ -106,12 +106,17 @@ def other_checksum(case: dict[str, Any], by: float) -> None:
         ("sage/kaiming-forward/orthogonal", scale_a_weight, 1 + 1e-5),
         ("sgc/lecun/mirrored", turn_a_weight, 1e-5),
         ("gat/virgo-forward/measured", turn_a_weight, 1e-4),
+        ("gcn/virgo/", turn_a_weight, 1e-5),
         ("gcn/virgo/normal", other_checksum, 0.0),
     ],
 )
 def test_a_small_change_is_seen(
-    case: str, change: Callable[[dict[str, Any], float], None], by: float
+    monkeypatch: pytest.MonkeyPatch,
+    case: str,
+    change: Callable[[dict[str, Any], float], None],
+    by: float,
 ) -> None:
+    monkeypatch.setitem(globals(), "SAME_DRAWS", change is other_checksum)
     now = copy.deepcopy(SAVED[case])
     assert changed(case, SAVED[case], now) == []
     change(now, by)
