@@ -48,6 +48,11 @@ def choose_device(name: str | torch.device | None = "auto") -> torch.device:
         raise OptionError(
             f"device: expected one of {', '.join(KINDS)} or cuda:N, got {name!r}. Choose one."
         ) from None
+    if device.type == "meta":
+        raise OptionError(
+            f"device: expected a device that computes, got {name!r}, on which tensors have shapes "
+            f"but no numbers. Use --device auto or cpu."
+        )
     count = count_devices(device.type)
     if not count:
         raise OptionError(

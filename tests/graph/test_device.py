@@ -369,6 +369,16 @@ def test_a_device_that_is_not_here_is_one_clear_error() -> None:
         devices.choose_device("gpu")
 
 
+def test_the_meta_device_is_no_place_to_compute() -> None:
+    """No other PyTorch would help, so none is advised."""
+    with pytest.raises(OptionError) as caught:
+        devices.choose_device("meta")
+    assert str(caught.value) == (
+        "device: expected a device that computes, got 'meta', on which tensors have shapes but no "
+        "numbers. Use --device auto or cpu."
+    )
+
+
 def test_auto_takes_the_first_kind_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, chosen in (((), "cpu"), (("mps",), "mps"), (("cuda", "mps"), "cuda")):
         monkeypatch.setattr(devices, "count_devices", lambda kind, there=there: kind in there)
