@@ -244,16 +244,18 @@ class Compressed:
         # one number for all rows is a vector of stride zero, for which numba compiles a loop apart
         rest = (x, np.broadcast_to(left, len(x)), np.broadcast_to(loop, len(x)), out)
         several = x.ndim == 2
-        plain = kernels.hop_columns if several else kernels.hop
-        weighted = kernels.hop_columns_weighted if several else kernels.hop_weighted
+        weights = self.weights
+        if weights is None and several:
+            weights = np.broadcast_to(1.0, self.num_edges)
+        weighted = kernels.hop_columns if several else kernels.hop_weighted
         stamp = self._due()
 
         def block(begin: int, end: int) -> None:
             self._check(begin, end, stamp)
-            if self.weights is None:
-                plain(pointer, columns, *rest, begin, end)
+            if weights is None:
+                kernels.hop(pointer, columns, *rest, begin, end)
             else:
-                weighted(pointer, columns, self.weights, *rest, begin, end)
+                weighted(pointer, columns, weights, *rest, begin, end)
 
         work = self.num_edges * (x.shape[1] if several else 1)
         over_blocks(block, self.blocks, work, self._releaser())

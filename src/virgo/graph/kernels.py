@@ -110,36 +110,6 @@ def hop_weighted(
 def hop_columns(
     pointer: Array,
     columns: Array,
-    x: Array,
-    left: Array,
-    loop: Array,
-    out: Array,
-    begin: int,
-    end: int,
-) -> None:
-    """:func:`hop` of several columns at once: an edge is read once and fetches a whole row.
-
-    Every column is summed in the same order as alone, so it has the same bits.
-    """
-    edge = pointer[begin]
-    for row in range(np.uint64(begin), np.uint64(end)):
-        total = out[row]
-        total[:] = 0.0
-        stop = pointer[row + np.uint64(1)]
-        for at in range(edge, stop):
-            sent = x[columns[at]]
-            for i in range(total.size):
-                total[i] += sent[i]
-        edge = stop
-        own, diagonal, scale = x[row], loop[row], left[row]
-        for i in range(total.size):
-            total[i] = scale * (total[i] + diagonal * own[i])
-
-
-@_jit
-def hop_columns_weighted(
-    pointer: Array,
-    columns: Array,
     weights: Array,
     x: Array,
     left: Array,
@@ -148,7 +118,11 @@ def hop_columns_weighted(
     begin: int,
     end: int,
 ) -> None:
-    """:func:`hop_weighted` of several columns at once."""
+    """:func:`hop_weighted` of several columns: an edge is read once and fetches a whole row.
+
+    Every column is summed in the same order as alone, so it has the same bits. A weight costs
+    little beside a row, so edges without weights have ones, and the bits of :func:`hop`.
+    """
     edge = pointer[begin]
     for row in range(np.uint64(begin), np.uint64(end)):
         total = out[row]
