@@ -125,10 +125,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     name = "users_own_models"
     (tmp_path / f"{name}.py").write_text(MODULE, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    before = list(sys.path)
+    monkeypatch.setattr(sys, "path", [part for part in sys.path if part])
     yield name
     sys.modules.pop(name, None)
-    assert sys.path == before
 
 
 def failed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -301,10 +300,11 @@ def test_mistakes_with_names(
     data = ("check", "--data", f"{module}:make_data", "--model")
     assert "or module:function, got 'nocolon'" in failed(capsys, *data, "nocolon")
     assert "No module named" in failed(capsys, *data, "nosuchmodule:make")
-    assert "has no attribute" in failed(capsys, *data, f"{module}:nothing")
+    assert "got no such name" in failed(capsys, *data, f"{module}:nothing")
     assert "expected a function, got int" in failed(capsys, *data, f"{module}:number")
-    assert "expected a function to import" in failed(capsys, *data, ":make")
-    assert "got no colon" in failed(capsys, "check", "--data", "nocolon")
+    assert "Name both" in failed(capsys, *data, ":make")
+    assert "to import, got" in failed(capsys, *data, ".relative:make")
+    assert "expected module:function" in failed(capsys, "check", "--data", "nocolon")
     assert "nonsense" in failed(capsys, "check", str(saved), "--method", "nonsense")
     assert "got 'fast'" in failed(capsys, "check", str(saved), "--method", "xavier+fast")
     (tmp_path / "text.pt").write_text("no graph", encoding="utf-8")

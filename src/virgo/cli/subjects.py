@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import importlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,22 +99,12 @@ def load_file(path: Path) -> Data:
 
 
 def load_object(spec: str) -> Callable[..., Any]:
-    """Import ``package.module:function``; the working directory is searched as well."""
-    module, _, name = spec.partition(":")
-    if not name:
-        raise OptionError(f"{spec}: expected module:function, got no colon. Write it with one.")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise OptionError(
-            f"{spec}: expected a function to import, got {error}. Run virgo where the module can "
-            f"be imported."
-        ) from error
-    finally:
-        sys.path.pop(0)
+    """The function that ``package.module:function`` names; the current folder is searched, too."""
+    from virgo.experiments.tasks.calling import imported
+
+    function: Callable[..., Any] = imported(spec, spec)
     if not callable(function):
-        raise OptionError(f"{spec}: expected a function, got {type(function).__name__}.")
+        raise OptionError(f"{spec}: expected a function, got {type(function).__name__}. Name one.")
     return function
 
 

@@ -568,7 +568,7 @@ def test_bad_orders(options: dict[str, Any], message: str, database: str) -> Non
 def test_bad_jobs_and_functions(database: str) -> None:
     with pytest.raises(OptionError, match="--jobs: expected 0 or more, got -1"):
         run(small(database), -1)
-    with pytest.raises(OptionError, match=r"a function kit\.sweep_stub:walk to import"):
+    with pytest.raises(OptionError, match=r"'walk' in kit\.sweep_stub, got no such name"):
         run(small(database, runner="kit.sweep_stub:walk"), 0)
     with pytest.raises(OptionError, match="at least one cell"):
         Sweep((), database)

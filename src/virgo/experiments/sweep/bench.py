@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import subprocess
 import time
@@ -13,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import virgo
-from virgo.errors import OptionError, VirgoError
+from virgo.errors import VirgoError
 from virgo.experiments.sweep.grids import GridCell
 from virgo.experiments.sweep.records import Config, SeedResult
+from virgo.experiments.tasks.calling import imported
 from virgo.experiments.tasks.compute import CPU, Compute
 from virgo.experiments.tasks.outcome import is_out_of_memory
 from virgo.report.saving import versions
@@ -44,7 +44,9 @@ class Bench:
         self._how = {} if compute == CPU else {"device": compute}
         self._words = compute.words()
         self._root, self._curves = root, curves
-        self._run, self._load = _imported(runner), _imported(loader)
+        self._run, self._load = (
+            imported(part, "sweep") if isinstance(part, str) else part for part in (runner, loader)
+        )
         self._dataset: tuple[str, Any] = ("", None)
 
     def _loaded(self, name: str) -> Any:
@@ -109,20 +111,6 @@ def failed(seed: int, status: str, message: str, seconds: float = 0.0) -> SeedRe
         "status": status,
         "message": message,
     }
-
-
-def _imported(spec: str | Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself, or that which ``module:function`` names."""
-    if not isinstance(spec, str):
-        return spec
-    module, _, name = spec.partition(":")
-    try:
-        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise OptionError(
-            f"sweep: expected a function {spec} to import, got {error}. Check the installation."
-        ) from error
-    return function
 
 
 @cache

@@ -93,7 +93,7 @@ def imported(spec: str, where: str) -> Any:
         sys.path.insert(0, "")  # a console script does not look into the current folder
     try:
         found: Any = importlib.import_module(module)
-    except ImportError as error:
+    except (ImportError, ValueError, TypeError) as error:  # the others: no name, a relative one
         raise OptionError(
             f"{where}: expected a module {module!r} to import, got {error}. Run where "
             f"{module.partition('.')[0]}.py is, or install its package."
