@@ -243,11 +243,12 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "check": (virgo.check, {"advice": False}),
     "summary": (virgo.summary, {}),
     "fit_last_": (virgo.fit_last_, {}),
+    "latch_": (virgo.latch_, {}),
     "warm_start": (virgo.warm_start, {"epochs": 2}),
     **{f"init_ {name}": (virgo.init_, {"method": name}) for name in RELATED},
 }
 #: What changes weights, unless it ends in an error.
-IN_PLACE = ("init_", "fit_last_", "warm_start")
+IN_PLACE = ("init_", "fit_last_", "latch_", "warm_start")
 OPTIONS = {
     "plan": [
         "method",
@@ -282,6 +283,7 @@ OPTIONS = {
     ],
     "summary": ["max_depth", "loss", "backward", "forward", "nodes", "seed"],
     "fit_last_": ["penalty", "forward"],
+    "latch_": ["linear", "after", "gain", "seed", "generator", "forward"],
     "warm_start": ["epochs", "lr", "weight_decay", "seed", "generator", "forward", "loss"],
     "related": ["seed", "generator", "nonlinearity", "forward", "loss", "distribution"],
 }

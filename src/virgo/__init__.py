@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from virgo.experiments.assumptions import verify
     from virgo.graph.operators import Graph, Operator
     from virgo.init import init_, plan
+    from virgo.latch import Latches, latch_
     from virgo.layers import LayerView, Stage, Term, register_layer
     from virgo.peer import WarmStart, warm_start
     from virgo.plans import Plan, Row
@@ -35,6 +36,7 @@ __all__ = [
     "DataError",
     "Graph",
     "GraphError",
+    "Latches",
     "LayerError",
     "LayerView",
     "LightningMonitor",
@@ -56,6 +58,7 @@ __all__ = [
     "data",
     "fit_last_",
     "init_",
+    "latch_",
     "measure",
     "methods",
     "plan",
@@ -84,6 +87,7 @@ _HOMES = {
     "experiments.assumptions": ("verify",),
     "graph.operators": ("Graph", "Operator"),
     "init": ("init_", "plan"),
+    "latch": ("Latches", "latch_"),
     "layers": ("LayerView", "Stage", "Term", "register_layer"),
     "peer": ("WarmStart", "warm_start"),
     "plans": ("Plan", "Row"),

@@ -102,6 +102,11 @@ def named_plan(model: nn.Module, inputs: Inputs, method: str, options: Options) 
         resolve_gain(options.nonlinearity)  # before anything runs
     if rule.name in related.PLANNERS:
         return _related_plan(model, inputs, rule, options)
+    return plan_of(studied(model, inputs, options), rule, options)
+
+
+def studied(model: nn.Module, inputs: Inputs, options: Options) -> Study:
+    """What the graph does in each layer of a model, as one pass shows which layers those are."""
     trace = watch(model, inputs, options.forward)
     activation, gain = resolve_gain(options.nonlinearity or seen_activation(trace))
     study = Study(
@@ -114,6 +119,7 @@ def named_plan(model: nn.Module, inputs: Inputs, method: str, options: Options) 
         options.seed,
         options.power,
         strict=options.estimate == "analytic",
+        activation=activation,
     )
     study.notes += inputs.check_signal(study.looks_up_features)
     study.num_classes = study.infer_classes(options.num_classes)
@@ -121,6 +127,11 @@ def named_plan(model: nn.Module, inputs: Inputs, method: str, options: Options) 
         study.notes.append(
             f"{options.distribution} weights make a ReLU network linear, not one with another gain"
         )
+    return study
+
+
+def plan_of(study: Study, rule: rules.Method, options: Options) -> Plan:
+    """The plan of a rule of the theorems for what was studied."""
     base = Plan(
         method=rule.name,
         rows=(),
@@ -128,12 +139,12 @@ def named_plan(model: nn.Module, inputs: Inputs, method: str, options: Options) 
         estimate=options.estimate,
         distribution=options.distribution,
         signal=options.signal,
-        nonlinearity=activation,
-        gain=gain,
+        nonlinearity=study.activation,
+        gain=study.gain,
         bias=str(options.bias),
         seed=options.seed,
         num_classes=study.num_classes,
-        graph=inputs.facts(),
+        graph=study.inputs.facts(),
         basis=study.basis if options.distribution == "spectral" else None,
     )
     if options.estimate == "measured":

@@ -37,6 +37,7 @@ class Study:
     seed: int
     power: float = SPECTRAL_POWER
     strict: bool = True  # whether a layer that cannot be described is an error
+    activation: str = "relu"  # the name of what the gain is of
     num_classes: int | None = None
     notes: list[str] = field(default_factory=list)
 
