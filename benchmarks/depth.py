@@ -45,7 +45,7 @@ RECORDS = ROOT / "results" / f"{NAME}.jsonl"
 #: The picture: datasets, and at most seven lines.
 PANELS = ("cora", "citeseer", "pubmed", "cs")
 SHOWN = (
-    "latched", "spectral", "mirrored", "kaiming-backward", "lsuv", "orthogonal", "g-init",
+    "latched, fitted", "spectral", "mirrored", "kaiming-backward", "lsuv", "orthogonal", "g-init",
 )  # fmt: skip
 CITATION, SEEDED = ("cora", "citeseer", "pubmed"), ("photo", "computers", "cs")
 DEPTHS = (2, 4, 8, 16, 32, 64)

@@ -80,12 +80,12 @@ def spectral_cost() -> str:
         [
             str(cost["graph"]),
             str(cost["layers"]),
-            f"x{cost['plan_over_step']:.1f}",
-            f"x{cost['init_over_step']:.1f}",
+            *(f"x{cost[f'{key}_over_step']:.1f}" for key in ("plan", "init", "latch")),
         ]
         for cost in costs
     ]
-    return table(["graph", "layers", "`virgo.plan`", "`virgo.init_`"], rows)
+    header = ["graph", "layers", "`virgo.plan`", "`virgo.init_`", "`latch_` and `fit_last_`"]
+    return table(header, rows)
 
 
 def number(value: float | str | None) -> str:

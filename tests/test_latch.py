@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GCN, GIN, GraphConv, GraphSAGE
+from torch_geometric.nn import GAT, GCN, GIN, GraphConv, GraphSAGE
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 import virgo
@@ -181,6 +181,7 @@ REFUSED = {
     "residuals": (
         lambda: Residual(*GCN(40, 32, 5, 4).convs), {}, r"expected (a chain|the next layer)",
     ),
+    "heads": (lambda: GAT(40, 32, 5, 4, heads=4), {}, r"latch_: .*heads.*Use virgo\.init_"),
     "frozen": (frozen, {}, "one weight of its own"),
     "two widths": (lambda: GIN(40, 32, 5, 4), {}, "hidden ones of one width"),
     "too narrow": (lambda: GCN(40, 3, 5, 4), {}, "room for a latch"),

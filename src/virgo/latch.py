@@ -126,7 +126,12 @@ def latch_(
         materialise(bare, inputs, forward)
     options = Options(distribution="mirrored", seed=seed, forward=forward)
     study = studied(bare, inputs, options)
-    chain = _Chain(study, plan_of(study, rules.find("virgo"), options), linear, after, gain)
+    try:
+        plan = plan_of(study, rules.find("virgo"), options)
+    except (LayerError, OptionError) as error:  # its advice is on options that are not here
+        reason = str(error).partition(". ")[0]
+        raise LayerError(f"latch_: {reason}. Use virgo.init_(model, data).") from error
+    chain = _Chain(study, plan, linear, after, gain)
     with _unchanged_on_error(bare), preserved(bare), torch.no_grad():
         return chain.write(inputs, forward)
 
