@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from virgo.errors import DataError, MissingExtra, OptionError, VirgoError
 
@@ -116,6 +116,8 @@ def open_storage(where: str | Path, *, grace: int = GRACE, create: bool = True) 
             with _quiet():
                 return Storage(url, grace)
         except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+            if "not a database" in str(error.__cause__ or error):
+                _raise_damage(where, error)
             if attempt == 10 or not _is_creation_race(error):
                 cause = error.__cause__ or error
                 reason = " ".join(str(getattr(cause, "orig", None) or cause).split())
@@ -129,8 +131,14 @@ def open_storage(where: str | Path, *, grace: int = GRACE, create: bool = True) 
         except RuntimeError as error:  # another version's tables
             raise DataError(f"--storage {_shown(url)}: {error}") from error
         except _DAMAGE as error:
-            with reading(where):
-                raise error
+            _raise_damage(where, error)
+
+
+def _raise_damage(where: str | Path, error: Exception) -> NoReturn:
+    """As the one error of :func:`reading`."""
+    with reading(where):
+        raise error
+    raise AssertionError("reading() raises")
 
 
 #: What Optuna and SQLAlchemy raise for a database whose bytes were changed.
@@ -171,8 +179,17 @@ def reading(where: str | Path) -> Iterator[None]:
         raise DataError(
             f"--storage: expected an intact database in {file}, got {type(cause).__name__}: "
             f"{reason}{check}. Move it away and make a new one from the exported records: virgo "
-            f"sweep restore --records results --storage {file}."
+            f"sweep restore --records {_records_of(file)} --storage {file}."
         ) from error
+
+
+def _records_of(file: str) -> str:
+    """Where the records of a storage are most likely: beside it, or where they are published."""
+    path = Path(file)
+    if (own := path.with_suffix(".jsonl")).is_file():
+        return str(own)
+    beside = next(path.parent.glob("*.jsonl"), None) if path.is_file() else None
+    return "results" if beside is None else str(path.parent)
 
 
 def _is_creation_race(error: Exception) -> bool:
