@@ -178,7 +178,10 @@ def read(path: str | Path) -> list[Record]:
     try:
         lines = Path(path).read_bytes().split(b"\n")
     except OSError as error:
-        raise DataError(f"{path}: expected a readable file of records, got {error}.") from error
+        raise DataError(
+            f"{path}: expected a readable file of records, got {error}. Name "
+            f"the folder or file that virgo sweep wrote."
+        ) from error
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue

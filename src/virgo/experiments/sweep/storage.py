@@ -65,7 +65,15 @@ def url_of(where: str | Path) -> str:
     if not separator:
         return f"sqlite:///{Path(text).expanduser().absolute()}"
     if scheme in ("postgresql", "postgres", "postgresql+psycopg"):
-        return f"postgresql+psycopg://{rest}"
+        url = f"postgresql+psycopg://{rest}"
+        try:
+            sqlalchemy.engine.make_url(url)
+        except (sqlalchemy.exc.ArgumentError, ValueError) as error:  # a port that is no number
+            raise OptionError(
+                "--storage: expected postgresql://user@host:port/database, got another "
+                "form. Write special characters of a password as %XX."
+            ) from error
+        return url
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return text
     raise OptionError(
@@ -77,7 +85,7 @@ def _shown(url: str) -> str:
     """The URL without its password."""
     try:
         return sqlalchemy.engine.make_url(url).render_as_string(hide_password=True)
-    except sqlalchemy.exc.ArgumentError:
+    except (sqlalchemy.exc.ArgumentError, ValueError):  # a port that is no number
         return url.partition("://")[0] + "://..."
 
 
@@ -107,7 +115,7 @@ def open_storage(where: str | Path, *, grace: int = GRACE, create: bool = True) 
                 f"--storage: expected a sweep's database, got no file {path}. "
                 f"Run virgo sweep first, or name the storage that it used."
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _check_file(path, create=create)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     attempt = 0
     while True:
@@ -139,6 +147,28 @@ def _raise_damage(where: str | Path, error: Exception) -> NoReturn:
     with reading(where):
         raise error
     raise AssertionError("reading() raises")
+
+
+def _check_file(path: Path, *, create: bool) -> None:
+    """SQLite takes a file of a few bytes for an empty database, and writes over it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        begins = b""
+        if path.is_file():
+            with path.open("rb") as file:
+                begins = file.read(16)
+    except OSError as error:
+        raise DataError(
+            f"--storage: expected a file that can be opened or made, got {error.strerror} for "
+            f"{path}. Name another."
+        ) from error
+    if path.is_dir() or (begins and begins != b"SQLite format 3\0") or not (create or begins):
+        kind = "a folder" if path.is_dir() else "another file" if begins else "an empty file"
+        raise DataError(
+            f"--storage: expected a sweep's database, got {kind}: {path}. Name another file; if it "
+            f"was a sweep's, move it away and make a new one from the exported records: virgo "
+            f"sweep restore --records {_records_of(str(path))} --storage {path}."
+        )
 
 
 #: What Optuna and SQLAlchemy raise for a database whose bytes were changed.
