@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -150,45 +151,51 @@ def killed_builds(kills: int) -> Result:
     return {"tried": sum(tried.values()), "bad": bad, "kinds": tried}
 
 
-def _killed_sweep(storage: str, folder: Path, kills: int, seed: int, bad: list[str]) -> int:
-    """Returns how many were killed; what went wrong is added to the list."""
-    import pytest
-    from kit.sweeps import check_kills
-
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            return check_kills(storage, folder, patch, rounds=max(1, kills // 2), seed=seed)
-    except AssertionError as error:
-        bad.append(str(error)[:300])
-        return kills
-
-
-@experiment("killed sweeps, SQLite", 100, "records of an undisturbed sweep; each kill costs a seed")
-def killed_sweeps(kills: int) -> Result:
+def _killed_sweeps(kills: int, storage: Callable[[Path, int], str]) -> Result:
+    """Sweep after sweep, each killed until it is finished, in ``tests/kit/forked.py``."""
+    killed: Counter[str] = Counter()
     bad: list[str] = []
-    tried = 0
-    while tried < kills:  # a sweep is finished after about ten
-        with tempfile.TemporaryDirectory() as name:
-            some, store = min(10, kills - tried), str(Path(name) / "s.db")
-            tried += _killed_sweep(store, Path(name), some, tried, bad)
-    return {"tried": tried, "bad": bad}
+    again = sweeps = 0
+    with tempfile.TemporaryDirectory() as name:
+        while killed.total() < kills and len(bad) < 5:
+            folder = Path(name) / str(sweeps)
+            folder.mkdir()
+            most = min(20, kills - killed.total())
+            words = [str(ROOT / "tests/kit/forked.py"), storage(folder, sweeps), str(folder)]
+            words += [str(most), str(sweeps), str(Path(name) / "undisturbed.db")]
+            ours = {"PYTHONPATH": _path(), "STUB_LOG": str(folder / "log"), "OMP_NUM_THREADS": "1"}
+            done = subprocess.run(
+                [sys.executable, *words], capture_output=True, text=True, env={**os.environ, **ours}
+            )
+            sweeps += 1
+            if done.returncode:
+                bad.append(f"sweep {sweeps}: {done.stderr[-300:]}")
+                continue
+            found = json.loads(done.stdout)
+            killed.update(found["killed"])
+            again += found["again"]
+            bad += [f"sweep {sweeps}: {words}" for words in found["bad"]]
+    return {"tried": killed.total(), "bad": bad, "kinds": dict(killed), "sweeps": sweeps,
+            "seeds_run_again": again}  # fmt: skip
 
 
 @experiment(
-    "killed sweeps, PostgreSQL", 100, "records of an undisturbed sweep; each kill costs a seed"
+    "killed sweeps, SQLite", 100, "records of an undisturbed sweep; a killed worker costs one seed"
+)
+def killed_sweeps(kills: int) -> Result:
+    return _killed_sweeps(kills, lambda folder, _: str(folder / "s.db"))
+
+
+@experiment(
+    "killed sweeps, PostgreSQL",
+    100,
+    "records of an undisturbed sweep; a killed worker costs one seed",
 )
 def killed_sweeps_on_a_server(kills: int) -> Result:
     from kit.postgres import new_database, served
 
-    bad: list[str] = []
-    tried = 0
     with served() as server:
-        while tried < kills:
-            with tempfile.TemporaryDirectory() as name:
-                some = min(10, kills - tried)
-                database = new_database(server, f"after{tried}")
-                tried += _killed_sweep(database, Path(name), some, tried, bad)
-    return {"tried": tried, "bad": bad}
+        return _killed_sweeps(kills, lambda _, number: new_database(server, f"sweep{number}"))
 
 
 # --- a full disk, a read-only one, little memory -------------------------------------------------

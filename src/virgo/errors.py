@@ -170,6 +170,23 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:76]} ..."
 
 
+def said_by(error: BaseException) -> str:
+    """An exception in a message: its type and its words on one line, at most 300 characters.
+
+    Args:
+        error: what was raised by code that is not ours.
+
+    Returns:
+        The text.
+
+    >>> said_by(KeyError("a"))
+    "KeyError: 'a'"
+    """
+    words = " ".join(str(error).split())
+    words = words if len(words) <= 300 else f"{words[:296]} ..."
+    return f"{type(error).__name__}: {words}"
+
+
 #: What Python, numpy and PyTorch raise when they meet something that they cannot work with.
 _UNFORESEEN = (
     TypeError,

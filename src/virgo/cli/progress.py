@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 errors = Console(stderr=True)
 #: Seconds of silence before the first line of a log, and between two on the same work.
@@ -21,7 +22,7 @@ FIRST, EVERY = 1.0, 10.0
 
 def note(text: str, style: str | None = None) -> None:
     """Print a line to stderr as it is, without markup."""
-    errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    errors.print(text, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 class LogLines:
@@ -75,8 +76,8 @@ def working(title: str) -> Iterator[Callable[[str], None]]:
         with LogLines(title) as lines:
             yield lines.update
         return
-    with errors.status(title) as status:
-        yield status.update
+    with errors.status(Text(title)) as status:  # not text: a name may look like markup
+        yield lambda text: status.update(Text(text))
 
 
 @contextmanager
@@ -88,9 +89,9 @@ def loading(name: str) -> Iterator[Callable[..., None]]:
 
 def _bar() -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[item]}"),
+        TextColumn("{task.fields[item]}", markup=False),
         TimeRemainingColumn(),
         console=errors,
         transient=True,

@@ -91,17 +91,19 @@ def read_grid(path: Path | None) -> dict[str, Any] | list[dict[str, Any]]:
     if path.suffix.lower() not in _ENDINGS:
         raise OptionError(f"--grid: expected a file ending in {' or '.join(_ENDINGS)}, got {path}.")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         document = json.loads(text) if path.suffix.lower() == ".json" else _toml(text)
     except OSError as error:
         raise OptionError(
             f"--grid: expected a file, got {error.strerror}: {path}. Write one, for example: "
             f"lr = [0.01, 0.001]"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OptionError(f"--grid {path}: expected keys and values, got {error}.") from error
     if isinstance(document, dict) and set(document) == {"grid"}:
         document = document["grid"]
+    if not isinstance(document, (dict, list)):
+        raise OptionError(f"--grid {path}: expected keys and values, got {document!r:.40}.")
     grid: dict[str, Any] | list[dict[str, Any]] = document
     return grid
 

@@ -161,6 +161,8 @@ def status(args: argparse.Namespace) -> int:
     _need_optuna()
     from virgo.experiments.sweep import exporting
 
+    if args.table is not None:
+        _named(args)
     with _opened(args) as storage:
         cells = exporting.status(storage, args.table)
     rows = [
@@ -183,16 +185,27 @@ def status(args: argparse.Namespace) -> int:
 
 
 def export(args: argparse.Namespace) -> int:
-    """Write the records of one table or of all."""
+    """Write the records of one table or study, or of all in the storage."""
     _need_optuna()
-    from virgo.experiments.sweep.exporting import studies
-    from virgo.experiments.sweep.grids import tables
-
-    with _opened(args) as storage:
-        names = [args.table] if args.table else [t for t in tables() if studies(storage, t)]
-    for name in names:
+    for name in _named(args):
         _write(name, args)
     return 0
+
+
+def _named(args: argparse.Namespace) -> list[str]:
+    """The table or study that was asked for, or all that the storage has."""
+    from virgo.experiments.sweep.exporting import tables_in
+
+    with _opened(args) as storage:
+        names = tables_in(storage)
+    if args.table is None or args.table in names:
+        return names if args.table is None else [args.table]
+    if args.table in _ABOUT:
+        return [args.table]
+    raise OptionError(
+        f"table: expected one of {', '.join(dict.fromkeys([*names, *_ABOUT]))}, got "
+        f"{args.table!r}. Choose one, or name its --storage: a study of your own has OUT/NAME.db."
+    )
 
 
 def restore(args: argparse.Namespace) -> int:
@@ -201,22 +214,45 @@ def restore(args: argparse.Namespace) -> int:
     from virgo.experiments.sweep import records, restoring
     from virgo.experiments.sweep.storage import open_storage
 
-    files = sorted(args.records.glob("*.jsonl")) if args.records.is_dir() else [args.records]
     wanted = [args.table] if args.table else list(_ABOUT)
-    files = [file for file in files if not args.records.is_dir() or file.stem in wanted]
-    known = [record for file in files for record in records.read(file) if record.table in wanted]
+    files = [args.records]
+    if args.records.is_dir():
+        files = [file for name in wanted if (file := args.records / f"{name}.jsonl").is_file()]
+    known = [record for file in files for record in records.read(file)]
+    known = [record for record in known if args.table in (None, record.table)]
     if not known:
+        _no_records(args.records, wanted)
+    names = {record.table for record in known}
+    own = names - set(_ABOUT)
+    if args.storage is None and own and len(names) > 1:
         raise OptionError(
-            f"--records: expected records of {', '.join(wanted)}, got none in {args.records}. A "
-            f"study of your own is resumed from its storage, OUT/NAME.db."
+            f"--storage: expected one for {', '.join(sorted(names))}, got none. Name it, or "
+            f"restore each by its name: a study of your own has OUT/NAME.db."
         )
-    storage = open_storage(args.storage)
+    usual = files[0].with_name(f"{min(names)}.db") if own else STORAGE
+    storage = open_storage(args.storage or usual)
     try:
         count = restoring.restore(storage, known)
     finally:
         storage.close()
-    print(f"restored {count} configurations")
+    shown = "" if args.storage else f" in {usual}"
+    print(f"restored {count} configurations{shown}")
     return 0
+
+
+def _no_records(where: Path, wanted: list[str]) -> None:
+    """Refuse a file or folder without what was asked for, and name what can be asked for."""
+    others = sorted(file.stem for file in where.glob("*.jsonl")) if where.is_dir() else []
+    others = [name for name in others if name not in wanted]
+    advice = "Name the folder that --out or --publish wrote to."
+    if others:
+        advice = (
+            f"Records of a study of your own are restored by its name: virgo sweep restore "
+            f"{others[0]} --records {where}."
+        )
+    raise OptionError(
+        f"--records: expected records of {', '.join(wanted)}, got none in {where}. {advice}"
+    )
 
 
 # --- the bar ------------------------------------------------------------------------------------
@@ -293,6 +329,7 @@ def add_to(commands: Subparsers) -> None:
         "finished seeds are never run again.",
         "virgo sweep table1 --dataset cora --init xavier virgo-backward --limit 20",
         "virgo sweep status",
+        "virgo sweep restore --records results --storage new.db",
         "virgo sweep table1 --storage postgresql://user@host/sweeps",
         "virgo sweep --dataset my_pkg:make_data --model my_pkg:make_model --init auto xavier "
         "--grid my.toml",
@@ -318,10 +355,11 @@ def add_to(commands: Subparsers) -> None:
         (restore_command, restore),
     ):
         command.add_argument(
-            "table", nargs="?", choices=list(_ABOUT), help="one table (default: all)"
+            "table", nargs="?", help="one table, or the name of a study of your own (default: all)"
         )
         _add_storage(command)
         command.set_defaults(run=run)
+    restore_command.set_defaults(storage=None)
     _add_out(export_command)
 
 

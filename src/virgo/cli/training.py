@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from virgo.cli.arguments import (
+    SEED,
     Subparsers,
     add_command,
     add_device,
@@ -358,7 +359,7 @@ def add_to(commands: Subparsers) -> None:
     )
     _add_initialisation(command)
     _add_settings(command)
-    add("--seed", type=int, default=0, help="seed of all random draws (default 0)")
+    add("--seed", type=SEED, default=0, help="seed of all random draws (default 0)")
     add_device(command, training=True)
     add("--threads", type=int, help="threads of PyTorch; 1 is best on a small graph")
     add("--save", type=Path, metavar="FILE.safetensors", help="write the run here")

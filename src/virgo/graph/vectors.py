@@ -213,8 +213,11 @@ def load_array(path: str | Path, where: str) -> npt.NDArray[np.generic]:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
+        reason = str(error)
+        if "pickle" in reason:  # numpy's advice is to trust the file
+            reason = "which is something else"
         raise GraphError(
-            f"{where}: expected a .npy file of numbers, got {path} ({error}). "
+            f"{where}: expected a .npy file of numbers, got {path} ({reason}). "
             f"Write it with numpy.save."
         ) from error
     if not isinstance(array, np.ndarray):

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten
 from torch.utils.hooks import RemovableHandle
 
 from virgo.devices import forked_rng
-from virgo.errors import LayerError, VirgoError, shown
+from virgo.errors import LayerError, VirgoError, said_by, shown
 from virgo.layers import is_layer
 from virgo.network.dgl_graphs import is_dgl_graph
 from virgo.network.inputs import Forward, Inputs, run
@@ -132,9 +132,10 @@ def preserved(model: nn.Module, *, weights: bool = False) -> Iterator[None]:
         {key: dict(value) if type(value) is dict else value for key, value in vars(m).items()}
         for m in modules
     ]
-    buffers = [(b, b.detach().clone()) for b in model.buffers() if not is_lazy(b)]
+    modes = [m.training for m in modules]  # which a scripted module does not keep in Python
+    buffers = [(b, b.detach().clone()) for b in model.buffers() if _is_writable(b)]
     parameters = [
-        (p, p.detach().clone() if weights and not is_lazy(p) else None, p.grad, p.requires_grad)
+        (p, p.detach().clone() if weights and _is_writable(p) else None, p.grad, p.requires_grad)
         for p in model.parameters()
     ]
     with _own_weather(model):
@@ -163,6 +164,32 @@ def preserved(model: nn.Module, *, weights: bool = False) -> Iterator[None]:
                         vars(module)[key] = then
                 for key in set(vars(module)) - set(kept):
                     del vars(module)[key]
+            for module, mode in zip(modules, modes, strict=True):
+                if module.training != mode:
+                    module.training = mode
+
+
+def _is_writable(tensor: Tensor) -> bool:
+    """Whether it can be changed in place: neither without a size yet, nor expanded."""
+    return not is_lazy(tensor) and not has_shared_memory(tensor)
+
+
+def has_shared_memory(tensor: Tensor) -> bool:
+    """Whether several elements are one number in memory, as after ``expand``.
+
+    Args:
+        tensor: such as a weight.
+
+    Returns:
+        Whether writing to it is refused by PyTorch.
+
+    >>> has_shared_memory(torch.ones(1, 2).expand(3, 2)), has_shared_memory(torch.ones(3, 2))
+    (True, False)
+    """
+    if tensor.layout != torch.strided:
+        return False
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(stride == 0 and size > 1 for size, stride in sizes)
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
@@ -216,7 +243,7 @@ def materialise(model: nn.Module, inputs: Inputs, forward: Forward | None) -> No
     except Exception as error:
         raise LayerError(
             f"{type(model).__name__}: its layers are lazy and a forward pass to give them shapes "
-            f"raised {type(error).__name__}: {error}. Pass forward=lambda model, data: ..., or "
+            f"raised {said_by(error)}. Pass forward=lambda model, data: ..., or "
             f"run the model once yourself."
         ) from error
     finally:

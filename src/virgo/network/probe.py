@@ -21,7 +21,7 @@ from torch_geometric.data import Data
 
 from virgo.devices import widest
 from virgo.draws import generator_for
-from virgo.errors import LayerError, VirgoError
+from virgo.errors import LayerError, VirgoError, said_by
 from virgo.network.dgl_graphs import is_dgl_graph
 from virgo.network.inputs import Forward, Inputs, counted_rows, run
 from virgo.network.modules import arguments_of, float_tensors, layers_of, received, refuse_scattered
@@ -317,7 +317,7 @@ def call_users_code(what: str, call: Callable[[], T], model: nn.Module | None = 
         if model is not None:
             refuse_scattered(model, error)
         raise LayerError(
-            f"{what}: expected a pass on the whole graph, got {type(error).__name__}: {error}. "
+            f"{what}: expected a pass on the whole graph, got {said_by(error)}. "
             f"Check the model on this data, and pass forward=lambda model, data: ... if it is "
             f"called in its own way, loss=lambda output, data: ... if its loss is its own."
         ) from error

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from virgo.errors import LayerError, VirgoError
+from virgo.errors import LayerError, VirgoError, said_by
 from virgo.network.dgl_graphs import edges_of, is_dgl_graph
 from virgo.network.inputs import Forward, Inputs, run
 from virgo.network.modules import (
@@ -119,8 +119,8 @@ def watch(model: nn.Module, inputs: Inputs, forward: Forward | None = None) -> T
         except Exception as whole:
             refuse_scattered(model, whole)
             raise LayerError(
-                f"{type(model).__name__}: expected a forward pass, got {type(whole).__name__}: "
-                f"{whole}. Pass forward=lambda model, data: ... if it is called in its own way."
+                f"{type(model).__name__}: expected a forward pass, got {said_by(whole)}. "
+                f"Pass forward=lambda model, data: ... if it is called in its own way."
             ) from few
 
 

@@ -39,7 +39,7 @@ def save(result: Saveable, path: str | Path) -> Path:
         The path.
 
     Raises:
-        OptionError: if it is no path, or the file has another ending.
+        OptionError: if it is no path, has another ending, or cannot be written.
     """
     path = as_path(path)
     kind = path.suffix.lower()
@@ -48,7 +48,17 @@ def save(result: Saveable, path: str | Path) -> Path:
             f"save: expected a path that ends in .html, .json, .png, .pdf or .svg, got "
             f"{path.name!r}. Choose one."
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _written(result, path, kind)
+    except OSError as error:
+        raise OptionError(
+            f"save: expected a file that can be written, got {error.strerror} for {path}. Name "
+            f"another, or free some space."
+        ) from error
+
+
+def _written(result: Saveable, path: Path, kind: str) -> Path:
     if kind == ".html":
         from virgo.report.page import save_page
 

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from kit.sweeps import lasting, records, small
+from torch_geometric.data import Data
+from torch_geometric.nn import GCN
 
+import virgo
 from virgo.cli import main
 from virgo.cli.tables import load
 from virgo.errors import DataError, VirgoError
+from virgo.experiments import study
 from virgo.experiments.sweep.records import write
-from virgo.experiments.sweep.running import run
+from virgo.experiments.sweep.running import Progress, run
 from virgo.experiments.sweep.storage import open_storage
+from virgo.experiments.sweep.studies import StudyResult
 
 
 def test_records_alone_make_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,6 +41,71 @@ def test_records_alone_make_a_store(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert done.begun == done.seeds == 9  # nothing is run again
 
 
+def made(folder: str | None = None) -> Data:
+    """A user's data, for a study that is started by name."""
+    data = virgo.data.citation_like(num_nodes=60, seed=0)
+    for number, name in enumerate(("train_mask", "val_mask", "test_mask")):
+        data[name] = torch.arange(60) % 3 == number
+    return data
+
+
+def trained(config: Mapping[str, Any], seed: int) -> dict[str, float]:
+    with Path(os.environ["STUDY_LOG"]).open("a") as log:
+        log.write(f"{config} {seed}\n")
+    return {"valid": config["lr"], "test": 0.1 * seed}
+
+
+def own_study(out: Path, lr: list[float]) -> StudyResult:
+    grid = {"hidden_channels": 4, "num_layers": [1, 2], "lr": lr}
+    return study(
+        made, GCN, ["xavier", "default"], grid, name="mine", seeds=2, out=out, train=trained,
+        columns=["num_layers"],
+    )  # fmt: skip
+
+
+def test_records_of_a_study_of_ones_own_make_its_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUDY_LOG", str(tmp_path / "log"))
+    before = own_study(tmp_path, [0.1, 0.2])
+    assert len((tmp_path / "log").read_text().splitlines()) == 16
+    (tmp_path / "mine.db").write_bytes(b"what is no database at all" * 400)
+    with pytest.raises(DataError) as caught:
+        own_study(tmp_path, [0.1, 0.2])
+    advice = str(caught.value).partition("virgo sweep ")[2].removesuffix(".").split()
+    (tmp_path / "mine.db").rename(tmp_path / "away")
+    assert main(["sweep", *advice]) == 0
+    assert "restored 8 configurations" in capsys.readouterr().out
+    assert main(["sweep", "restore", "mine", "--records", str(tmp_path)]) == 0  # the same place
+    assert "restored 0 configurations" in capsys.readouterr().out
+    after = own_study(tmp_path, [0.1, 0.2])
+    assert len((tmp_path / "log").read_text().splitlines()) == 16  # nothing was run again
+    assert after.records == before.records  # not even their times differ
+    assert str(after) == str(before)
+    own_study(tmp_path, [0.1, 0.2, 0.3])
+    assert len((tmp_path / "log").read_text().splitlines()) == 24
+
+
+def test_a_study_that_is_stopped_leaves_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUDY_LOG", str(tmp_path / "log"))
+    seen: list[int] = []
+
+    def report(progress: Progress) -> None:
+        seen.append(progress.seeds)
+        if progress.seeds >= 3:
+            raise KeyboardInterrupt
+
+    grid = {"hidden_channels": 4, "num_layers": 1, "lr": [0.1, 0.2, 0.3]}
+    with pytest.raises(KeyboardInterrupt):
+        study(
+            made, GCN, ["xavier"], grid, name="mine", seeds=1, out=tmp_path, train=trained,
+            report=report,
+        )  # fmt: skip
+    assert (tmp_path / "mine.jsonl").read_text().count("\n") == 3
+
+
 def test_records_of_other_tables_are_not_silently_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -39,9 +113,18 @@ def test_records_of_other_tables_are_not_silently_left_out(
     run(small(old), 0)
     write(file, [replace(record, table="mine") for record in records(old)])
     store = tmp_path / "new.db"
-    assert main(["sweep", "restore", "--records", str(file), "--storage", str(store)]) == 2
-    assert "is resumed from its storage" in capsys.readouterr().err.replace("\n", " ")
+    assert main(["sweep", "restore", "--records", str(tmp_path), "--storage", str(store)]) == 2
+    said = capsys.readouterr().err.replace("\n", " ")
+    assert "virgo sweep restore mine --records" in said
     assert not store.exists()
+    write(file, [*records(old), *(replace(record, table="mine") for record in records(old))])
+    assert main(["sweep", "restore", "--records", str(file)]) == 2
+    assert "expected one for mine, table1" in capsys.readouterr().err.replace("\n", " ")
+    assert main(["sweep", "restore", "--records", str(file), "--storage", str(store)]) == 0
+    assert main(["sweep", "export", "--storage", str(store), "--out", str(tmp_path / "again")]) == 0
+    assert {path.stem for path in (tmp_path / "again").iterdir()} == {"mine", "table1"}
+    assert main(["sweep", "status", "min", "--storage", str(store)]) == 2
+    assert "expected one of mine, table1" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_a_damaged_store_is_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,8 @@ from virgo.experiments.data.random_graphs import (
 )
 from virgo.experiments.data.stand_in_graphs import ego_networks, molecules
 
+#: More is a slip of the finger: the graph would fit into no memory.
+LARGEST = 1e6
 WORDS = {
     "cora": 18.3,
     "citeseer": 31.6,
@@ -109,9 +111,10 @@ def _parse(name: str) -> tuple[Entry, float]:
         scale = float(number) if at else 1.0
     except ValueError:
         scale = math.nan
-    if not (math.isfinite(scale) and scale > 0):
+    if not 0 < scale <= LARGEST:
         raise DataError(
-            f"{name}: expected a scale above 0 after @, got {number!r}. Write like:{plain}@0.5."
+            f"{name}: expected a scale above 0 and up to {LARGEST:g} after @, got {number!r}. "
+            f"Write like:{plain}@0.5."
         )
     return entry(plain), scale
 

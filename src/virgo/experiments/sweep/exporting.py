@@ -21,7 +21,7 @@ from virgo.experiments.sweep.claims import (
     mean_valid,
     seeds_of,
 )
-from virgo.experiments.sweep.grids import PRINTED, VALIDATION
+from virgo.experiments.sweep.grids import PRINTED, VALIDATION, tables
 from virgo.experiments.sweep.records import Record, SeedResult, canonical
 from virgo.experiments.sweep.storage import WORKER, Storage, is_alive
 
@@ -117,11 +117,23 @@ def _record(orders: Orders, trial: FrozenTrial) -> Record:
         "versions": run.get("versions", {}),
         "commit": run.get("commit"),
         "code": run.get("code"),
+        "columns": _columns(orders),
         "grid": None if run.get("grid") == PRINTED else run.get("grid"),
         "protocol": None if orders.get("protocol") == VALIDATION else orders.get("protocol"),
         "time": ended.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ") if ended else None,
     }
     return Record.checked(values)  # the bytes of a store may have been changed
+
+
+def _columns(orders: Orders) -> list[str] | None:
+    """What divides a study of a user's own; the paper's tables say so themselves."""
+    return None if orders["table"] in tables() else list(orders.get("part", {})) or None
+
+
+def tables_in(storage: Storage) -> list[str]:
+    """The tables and studies that were begun in a storage."""
+    found = {study.user_attrs[ORDERS]["table"] for study in studies(storage)}
+    return sorted(found)
 
 
 def export(storage: Storage, table: str, folder: str | Path) -> tuple[Path, int]:

@@ -62,6 +62,7 @@ class Record:
             configuration may be in several grids, and counts in all of them.
         protocol: "released" where the epoch is chosen on test; None for validation.
         code: a hash of a user's own functions, in a study of their own.
+        columns: the keys of the configuration with a column per value, in a study of a user's own.
     """
 
     table: str
@@ -78,6 +79,7 @@ class Record:
     grid: str | None = None
     protocol: str | None = None
     code: str | None = None
+    columns: tuple[str, ...] | None = None
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -88,7 +90,7 @@ class Record:
     def to_json(self) -> str:
         """One line of compact JSON."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        for name in ("screen", "grid", "protocol", "code"):
+        for name in ("screen", "grid", "protocol", "code", "columns"):
             if values[name] is None:
                 del values[name]
         return json.dumps(_plain(values), separators=(",", ":"), allow_nan=False)
@@ -135,6 +137,8 @@ class Record:
             check_types(_Seed, seed)
             if missing := [name for name in _NEEDED if name not in seed]:
                 raise ValueError(f"a seed without {', '.join(missing)}")
+        columns = known.get("columns")
+        known |= {"columns": None if columns is None else tuple(columns)}
         return cls(**{**known, "seeds": tuple(known.get("seeds", ()))})
 
 
@@ -174,7 +178,10 @@ def read(path: str | Path) -> list[Record]:
     try:
         lines = Path(path).read_bytes().split(b"\n")
     except OSError as error:
-        raise DataError(f"{path}: expected a readable file of records, got {error}.") from error
+        raise DataError(
+            f"{path}: expected a readable file of records, got {error}. Name "
+            f"the folder or file that virgo sweep wrote."
+        ) from error
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
 
 import optuna
 from optuna.trial import TrialState
@@ -10,7 +12,7 @@ from optuna.trial import TrialState
 from virgo.errors import DataError
 from virgo.experiments.sweep.board import ORDERS
 from virgo.experiments.sweep.claims import CONFIG, RUN, SEED, TARGET, mean_valid
-from virgo.experiments.sweep.grids import cell_keys
+from virgo.experiments.sweep.grids import cell_keys, tables
 from virgo.experiments.sweep.records import Record, canonical
 from virgo.experiments.sweep.storage import Storage
 
@@ -34,7 +36,7 @@ def restore(storage: Storage, records: Iterable[Record]) -> int:
     cells: dict[str, list[Record]] = {}
     for record in records:
         try:
-            part = {key: record.config[key] for key in cell_keys(record.table)}
+            part = _part(record)
         except KeyError as error:
             raise DataError(
                 f"{record.table}: expected records with {error}, got one without. Restore the "
@@ -48,6 +50,13 @@ def restore(storage: Storage, records: Iterable[Record]) -> int:
     return sum(_restore_cell(storage, name, group) for name, group in cells.items())
 
 
+def _part(record: Record) -> dict[str, Any]:
+    """What makes a cell of its own: the table's keys, or the columns of a user's own study."""
+    own = record.table not in tables()
+    keys = (record.columns or ()) if own else cell_keys(record.table)
+    return {key: record.config[key] for key in keys}
+
+
 def _restore_cell(storage: Storage, name: str, records: list[Record]) -> int:
     first = records[0]
     study = optuna.create_study(
@@ -56,7 +65,7 @@ def _restore_cell(storage: Storage, name: str, records: list[Record]) -> int:
     if ORDERS not in study.user_attrs:
         orders = {key: getattr(first, key) for key in ("table", "dataset", "model", "init")}
         orders |= {
-            "part": {key: first.config[key] for key in cell_keys(first.table)},
+            "part": _part(first),
             "seeds": max(len(record.seeds) for record in records),
             "screen": first.screen,
             "configurations": len(records),
@@ -74,11 +83,21 @@ def _restore_cell(storage: Storage, name: str, records: list[Record]) -> int:
         run = {key: value for key in _RUN if (value := getattr(record, key, None))}
         seeds = {f"{SEED}{seed['seed']}": dict(seed) for seed in record.seeds}
         attributes = {CONFIG: dict(record.config), TARGET: len(record.seeds), RUN: run, **seeds}
-        study.add_trial(
-            optuna.create_trial(
-                state=TrialState.COMPLETE,
-                value=mean_valid(list(record.seeds)),
-                user_attrs=attributes,
-            )
+        trial = optuna.create_trial(
+            state=TrialState.COMPLETE,
+            value=mean_valid(list(record.seeds)),
+            user_attrs=attributes,
         )
+        trial.datetime_complete = _ended(record.time) or trial.datetime_complete
+        study.add_trial(trial)
     return len(missing)
+
+
+def _ended(time: str | None) -> datetime | None:
+    """When a record says that it ended, as Optuna has it: local, without a zone."""
+    if time is None:
+        return None
+    try:
+        return datetime.fromisoformat(time.replace("Z", "+00:00")).astimezone().replace(tzinfo=None)
+    except (ValueError, OverflowError):
+        return None

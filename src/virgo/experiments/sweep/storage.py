@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from virgo.errors import DataError, MissingExtra, OptionError, VirgoError
 
@@ -65,7 +65,15 @@ def url_of(where: str | Path) -> str:
     if not separator:
         return f"sqlite:///{Path(text).expanduser().absolute()}"
     if scheme in ("postgresql", "postgres", "postgresql+psycopg"):
-        return f"postgresql+psycopg://{rest}"
+        url = f"postgresql+psycopg://{rest}"
+        try:
+            sqlalchemy.engine.make_url(url)
+        except (sqlalchemy.exc.ArgumentError, ValueError) as error:  # a port that is no number
+            raise OptionError(
+                "--storage: expected postgresql://user@host:port/database, got another "
+                "form. Write special characters of a password as %XX."
+            ) from error
+        return url
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return text
     raise OptionError(
@@ -77,7 +85,7 @@ def _shown(url: str) -> str:
     """The URL without its password."""
     try:
         return sqlalchemy.engine.make_url(url).render_as_string(hide_password=True)
-    except sqlalchemy.exc.ArgumentError:
+    except (sqlalchemy.exc.ArgumentError, ValueError):  # a port that is no number
         return url.partition("://")[0] + "://..."
 
 
@@ -107,7 +115,7 @@ def open_storage(where: str | Path, *, grace: int = GRACE, create: bool = True) 
                 f"--storage: expected a sweep's database, got no file {path}. "
                 f"Run virgo sweep first, or name the storage that it used."
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _check_file(path, create=create)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     attempt = 0
     while True:
@@ -116,6 +124,8 @@ def open_storage(where: str | Path, *, grace: int = GRACE, create: bool = True) 
             with _quiet():
                 return Storage(url, grace)
         except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+            if "not a database" in str(error.__cause__ or error):
+                _raise_damage(where, error)
             if attempt == 10 or not _is_creation_race(error):
                 cause = error.__cause__ or error
                 reason = " ".join(str(getattr(cause, "orig", None) or cause).split())
@@ -129,8 +139,36 @@ def open_storage(where: str | Path, *, grace: int = GRACE, create: bool = True) 
         except RuntimeError as error:  # another version's tables
             raise DataError(f"--storage {_shown(url)}: {error}") from error
         except _DAMAGE as error:
-            with reading(where):
-                raise error
+            _raise_damage(where, error)
+
+
+def _raise_damage(where: str | Path, error: Exception) -> NoReturn:
+    """As the one error of :func:`reading`."""
+    with reading(where):
+        raise error
+    raise AssertionError("reading() raises")
+
+
+def _check_file(path: Path, *, create: bool) -> None:
+    """SQLite takes a file of a few bytes for an empty database, and writes over it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        begins = b""
+        if path.is_file():
+            with path.open("rb") as file:
+                begins = file.read(16)
+    except OSError as error:
+        raise DataError(
+            f"--storage: expected a file that can be opened or made, got {error.strerror} for "
+            f"{path}. Name another."
+        ) from error
+    if path.is_dir() or (begins and begins != b"SQLite format 3\0") or not (create or begins):
+        kind = "a folder" if path.is_dir() else "another file" if begins else "an empty file"
+        raise DataError(
+            f"--storage: expected a sweep's database, got {kind}: {path}. Name another file; if it "
+            f"was a sweep's, move it away and make a new one from the exported records: virgo "
+            f"sweep restore --records {_records_of(str(path))} --storage {path}."
+        )
 
 
 #: What Optuna and SQLAlchemy raise for a database whose bytes were changed.
@@ -171,8 +209,17 @@ def reading(where: str | Path) -> Iterator[None]:
         raise DataError(
             f"--storage: expected an intact database in {file}, got {type(cause).__name__}: "
             f"{reason}{check}. Move it away and make a new one from the exported records: virgo "
-            f"sweep restore --records results --storage {file}."
+            f"sweep restore --records {_records_of(file)} --storage {file}."
         ) from error
+
+
+def _records_of(file: str) -> str:
+    """Where the records of a storage are most likely: beside it, or where they are published."""
+    path = Path(file)
+    if (own := path.with_suffix(".jsonl")).is_file():
+        return str(own)
+    beside = next(path.parent.glob("*.jsonl"), None) if path.is_file() else None
+    return "results" if beside is None else str(path.parent)
 
 
 def _is_creation_race(error: Exception) -> bool:

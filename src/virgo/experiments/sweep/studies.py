@@ -145,9 +145,22 @@ def study(
     if jobs > 1:
         _check_importable(orders)
     rehearse(cells, loader, runner, root)
-    run(orders, jobs, report)
+    _run(orders, jobs, report, Path(out))
     codes = {(c.dataset, c.model, c.init): str(runner.facts(c)["code"]) for c in cells}
     return _result(orders, name, list(methods), columns, baseline, configs, Path(out), codes)
+
+
+def _run(orders: Sweep, jobs: int, report: Callable[[Progress], None], out: Path) -> None:
+    """Run it; one that is stopped leaves records, too, which alone can make another storage."""
+    try:
+        run(orders, jobs, report)
+    except KeyboardInterrupt:
+        storage = open_storage(orders.storage, create=False)
+        try:
+            export(storage, orders.cells[0].table, out)
+        finally:
+            storage.close()
+        raise
 
 
 def _check_importable(sweep: Sweep) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from virgo.errors import OptionError, shown
 from virgo.experiments.models import MODELS, from_recipe
-from virgo.experiments.sweep.grids import GridCell
+from virgo.experiments.sweep.grids import GridCell, tables
 from virgo.experiments.sweep.records import Config, canonical
 from virgo.experiments.tasks.calling import imported
 from virgo.experiments.tasks.own import UNTOUCHED
@@ -128,6 +128,12 @@ def read_methods(inits: Sequence[Named] | Mapping[str, Named]) -> dict[str, Meth
     return methods
 
 
+def _names_a_file(name: str) -> bool:
+    """And none of the paper's, whose records are divided otherwise."""
+    visible = bool(name) and name.isprintable() and not set(name) & set("/\\ ")
+    return visible and not name.startswith(("table", ".")) and name not in tables()
+
+
 def check_study(
     name: str,
     configs: Sequence[Config],
@@ -138,7 +144,7 @@ def check_study(
 ) -> None:
     if not isinstance(seeds, int) or not 1 <= seeds <= MOST_SEEDS:
         raise OptionError(f"seeds: expected 1 to {MOST_SEEDS:,}, got {shown(seeds)}. Try 5.")
-    if not isinstance(name, str) or not name or set(name) & set("/\\ ") or name.startswith("table"):
+    if not isinstance(name, str) or not _names_a_file(name):
         raise OptionError(f"name: expected a word that names a file, got {name!r}. Choose another.")
     for column in columns:
         if not all(column in config for config in configs):

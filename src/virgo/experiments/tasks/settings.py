@@ -81,7 +81,7 @@ class Settings:
         value = getattr(self, name)
         try:
             is_valid = test(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             is_valid = False
         if not is_valid:
             raise OptionError(f"{name}: expected {expected}, got {value!r}. Choose another.")
