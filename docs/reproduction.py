@@ -418,9 +418,12 @@ def _conclusion(found: dict[str, Any]) -> str:
 
 def compact(name: str) -> str:
     """A table without its details; its remarks, cell by cell, are on a page of their own."""
+    text = built(name).to_markdown(details=False)
+    if not any(verdict.paired for verdict in built(name).verdicts):
+        text = text.partition("**Does the best")[0].rstrip()  # one seed is no test
     kept = [
         line
-        for line in built(name).to_markdown(details=False).splitlines()
+        for line in text.splitlines()
         if not line.startswith("- ") or line.startswith("- By the paired")
     ]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(kept))
