@@ -89,8 +89,6 @@ READINGS = (
             features=True),
     Reading("the path read from its other end", nodes=(3, 2, 1)),
     Reading("the appendix's order of layers: the last one at the first node", nodes=(2, 1, 0)),
-    Reading("the same with paths of one edge per hidden layer", nodes=(2, 1, 0), edges=3),
-    Reading("the same with three random paths of a node", nodes=(2, 1, 0), pick=random_paths),
     Reading("paths with one edge per hidden layer", edges=3),
     Reading("three random paths of a node", pick=random_paths),
     Reading("three paths with different second nodes", pick=different_first_steps),
