@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import absent
 import depth_tables
 import reproduction
 
@@ -611,6 +612,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "scale-route": scale_route,
     "scale-engines": scale_engines,
     **reproduction.TABLES,
+    **absent.TABLES,
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import random
 import signal
 import tempfile
@@ -333,12 +334,23 @@ def compared() -> virgo.Comparison:
     return virgo.compare(network, graph(), ["xavier"], seeds=1)
 
 
+@contextlib.contextmanager
+def _inside(folder: str) -> Iterator[None]:
+    """``contextlib.chdir``, which Python 3.10 does not have."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
 def _studied(**changes: Any) -> None:
     """A study of one seed; what it writes lies in a folder that goes away."""
     ring = torch.arange(NODES)
     data = graph(val_mask=(ring >= 12) & (ring < 16), test_mask=ring >= 16)
     grid = {"hidden_channels": 4, "num_layers": 1, "epochs": 1}
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+    with tempfile.TemporaryDirectory() as folder, _inside(folder):
         good = {"data": data, "model": GCN, "inits": ["xavier"], "grid": grid, "seeds": 1}
         virgo.experiments.study(**{**good, "out": folder, **changes})
 

@@ -436,18 +436,41 @@ def test_simple_paths_are_all_of_them_by_their_last_node() -> None:
 def test_a1_as_released_has_the_diagonal_of_ones_in_its_mean() -> None:
     data = virgo.data.citation_like(num_nodes=300, seed=0)
     tables = verify(data, seeds=2)
-    whole = tables.message_paths.row(released.RELEASED).cells
+    whole = tables.message_paths.row(released.IN_ORDER).cells
+    # the script prints its list backwards
+    assert tables.message_paths.row(released.RELEASED).cells == whole[::-1]
     off = tables.message_paths.row(released.OFF_DIAGONAL).cells
     for first, second in zip(whole, off, strict=True):
         assert first is not None
         assert second is not None
         # nine entries of a 3 x 3 matrix, of which three are ones
         assert first.mean == pytest.approx((6 * second.mean + 3) / 9)
+        assert first.low <= first.mean <= first.high
     # the products are of weights picked at random: what is left is the absolute value of noise
     noise, spread = stats.absolute_by_chance(256)
     for cell in tables.delta_and_weight_path.row(released.RELEASED).cells:
         assert cell is not None
         assert abs(cell.mean - noise) < spread
+
+
+def test_delta_as_released_reads_each_layer_at_its_node() -> None:
+    before = (np.array([[1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]]), np.array([[1.0, 1.0]] * 3))
+    network = ObservedNetwork(np.zeros((3, 1)), (), before, ())
+    path = np.array([[0, 1, 2]])
+    assert released.delta_of(network, path, 1).tolist() == [[1.0, 1.0]]  # at the second node
+    assert released.delta_of(network, path, 2).tolist() == [[1.0, 1.0]]
+    assert released.delta_of(network, path, 2, (0, 1)).tolist() == [[1.0, 0.0]]
+    assert released.delta_of(network, path, 2, (2, 1)).tolist() == [[0.0, 1.0]]
+
+
+def test_the_spread_of_a_matrix_is_that_within_its_rows() -> None:
+    rows = np.array([[0.0, 2.0], [10.0, 12.0]])
+    cell = AssumptionCell.of([rows, rows + 1.0])
+    assert cell.sd == pytest.approx(math.sqrt(2.0))  # the rows' distance of 10 does not enter
+    assert cell.mean == pytest.approx(6.5)
+    assert (cell.low, cell.high) == pytest.approx((6.025, 6.975))  # 2.5 % from 6, 97.5 % to 7
+    # a row with an undefined correlation has no spread, and leaves the others theirs
+    assert AssumptionCell.of([np.array([[0.0, 2.0], [np.nan, 1.0]])]).sd == cell.sd
 
 
 def test_a_deep_network_has_no_rows_as_released() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -192,6 +193,15 @@ def test_merging_keeps_others_and_never_fewer_seeds() -> None:
     new = [record(seeds=1), record(seeds=2, dropout=0.5, lr=0.05), record(seeds=5, dropout=0.5)]
     merged = {(one.init, len(one.config), len(one.seeds)) for one in files.merge(old, new)}
     assert merged == {("lecun", 1, 1), ("xavier", 1, 3), ("xavier", 2, 2), ("xavier", 2, 5)}
+
+
+def test_merging_keeps_a_record_that_has_the_same_seeds() -> None:
+    seed = {"seed": 0, "valid": 0.5, "test": 0.5, "epoch": 1, "epochs": 1, "seconds": 1.0}
+    run = Record("table1", "cora", "gcn", "xavier", {"lr": 0.01}, (seed,), time="2020-01-01")
+    restored = dataclasses.replace(run, time="2026-01-01")
+    assert files.merge([run], [restored]) == [run]  # when it was run, not when it was restored
+    again = dataclasses.replace(restored, seeds=({**seed, "test": 0.6},))
+    assert files.merge([run], [again]) == [again]
 
 
 # --- storage ------------------------------------------------------------------------------------

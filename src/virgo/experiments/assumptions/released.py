@@ -12,12 +12,21 @@ the whole 3 x 3 matrix, *its diagonal of ones included*. **A2** correlates one h
 neurons with the other half, **A3** :math:`\delta_p` with the products; both average absolute
 values over all neurons. Message paths are simple paths (no node twice, hence no self-loop).
 
+The script of A1, and no other, *reverses* its lists before it prints them: where a network has
+three hidden layers, its first number is that of :math:`\delta_p` over all three. :data:`RELEASED`
+has its numbers in this order, :data:`IN_ORDER` by the number of layers in :math:`\delta_p`. Its
+``±`` is the standard deviation within a node's 3 x 3 matrix, averaged over nodes. The script reads
+the first hidden layer at the path's second node, the next one a node further; the appendix's
+:math:`\delta_p` has the last layer at the first node, which is :data:`APPENDIX_ORDER`.
+
 As they stand the scripts multiply the features into :math:`\delta_p`, tensors of different widths,
 and stop there. Here :math:`\delta_p` begins with the first hidden layer, which is what its use with
 the weights of that layer asks for. The features are as the files have them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +42,8 @@ from virgo.graph.operators import Vector
 
 RELEASED = "as released"
 RELEASED_SQUARES = "squares, as released"
+IN_ORDER = "as released, not in the order printed but by length"
+APPENDIX_ORDER = "as released, layers in the appendix's order"
 OFF_DIAGONAL = "as released, without the diagonal"
 DIFFERENT_NODES = "as released, without the diagonal, paths of different nodes"
 #: The scripts' defaults: nodes and paths of A1, sums per path, pairs of A2 and A3, their paths.
@@ -87,14 +98,17 @@ def observe_released(
         products = products * weight.ravel()[entries]
         found: Observations = {}
         if groups.size:
-            sums = _half_sums(_delta(network, groups, layer + 1) * products, rng)
+            sums = half_sums(delta_of(network, groups, layer + 1) * products, rng)
+            nodes = range(depth - 1, -1, -1)
+            turned = half_sums(delta_of(network, groups, layer + 1, nodes) * products, rng)
             found |= {
-                ("A1", RELEASED): np.concatenate([_whole(rows) for rows in sums]),
+                ("A1", APPENDIX_ORDER): np.stack([whole(rows) for rows in turned]),
+                ("A1", IN_ORDER): np.stack([whole(rows) for rows in sums]),
                 ("A1", OFF_DIAGONAL): np.concatenate([_upper(rows) for rows in sums]),
                 ("A1", DIFFERENT_NODES): _upper(sums[:, 0]),
             }
         if pairs.size:
-            delta = _delta(network, pairs, layer + 1)
+            delta = delta_of(network, pairs, layer + 1)
             repeated = np.broadcast_to(products, delta.shape)
             found |= {
                 ("A2", RELEASED): _halves(delta * products, rng),
@@ -102,25 +116,41 @@ def observe_released(
                 ("A3", RELEASED_SQUARES): np.abs(correlation(delta**2, repeated**2)),
             }
         seen[layer + 1] = found
+    if groups.size:
+        for layer in range(depth):
+            seen[layer + 1]["A1", RELEASED] = seen[depth - layer]["A1", IN_ORDER]
     return seen
 
 
-def _delta(network: ObservedNetwork, paths: Ids, length: int) -> Vector:
-    """1 where the ``k``-th hidden layer is open at the ``k``-th node after the first, all k."""
+def delta_of(
+    network: ObservedNetwork, paths: Ids, length: int, nodes: Sequence[int] | None = None
+) -> Vector:
+    """1 where the first ``length`` hidden layers are open, each at its node of the path.
+
+    Args:
+        network: its pre-activations.
+        paths: ``[..., nodes]``.
+        length: how many layers.
+        nodes: where on the path each layer is read; the script's by default, 1, 2, ...
+
+    Returns:
+        ``[..., neurons]``, zeros and ones.
+    """
+    nodes = range(1, length + 1) if nodes is None else nodes
     is_open = np.ones((*paths.shape[:-1], network.before[0].shape[1]), dtype=bool)
-    for k in range(length):
-        is_open &= network.before[k][paths[..., k + 1]] > 0
+    for before, node in zip(network.before[:length], nodes, strict=False):
+        is_open &= before[paths[..., node]] > 0
     return is_open.astype(np.float64)
 
 
-def _half_sums(rows: Vector, rng: np.random.Generator) -> Vector:
+def half_sums(rows: Vector, rng: np.random.Generator) -> Vector:
     """Sums over random halves of the neurons: ``[..., SUMS]``."""
     neurons = rows.shape[-1]
     halves = [rng.permutation(neurons)[: neurons // 2] for _ in range(SUMS)]
     return np.stack([rows[..., half].sum(axis=-1) for half in halves], axis=-1)
 
 
-def _whole(rows: Vector) -> Vector:
+def whole(rows: Vector) -> Vector:
     """All correlations of rows, with the ones on the diagonal."""
     scaled = centred(rows)
     products: Vector = (scaled @ scaled.T).ravel()

@@ -34,7 +34,9 @@ class AssumptionCell:
     """A mean over observations, their standard deviation (the paper's ``±``), and their number.
 
     ``between`` is the standard deviation of the mean from one draw of weights and paths to the
-    next, which is what two papers' means may differ by. Correlations with a constant vector (a path
+    next, which is what two papers' means may differ by; ``low`` to ``high`` is the range that holds
+    95 % of these means. Where the observations of a draw are a matrix, ``sd`` is that within a row,
+    averaged over rows. Correlations with a constant vector (a path
     that is shut at every neuron, a node without features) do not exist: they are left out of the
     mean and counted as ``undefined``.
     """
@@ -44,10 +46,13 @@ class AssumptionCell:
     between: float
     count: int
     undefined: int
+    low: float = math.nan
+    high: float = math.nan
 
     @classmethod
     def of(cls, draws: Sequence[Vector]) -> AssumptionCell:
-        """From the observations of each draw."""
+        """From the observations of each draw: a vector, or a matrix with a row per group."""
+        matrices = [values for values in draws if values.ndim == 2]
         defined = [values[np.isfinite(values)] for values in draws]
         count = sum(values.size for values in defined)
         undefined = sum(values.size for values in draws) - count
@@ -56,7 +61,11 @@ class AssumptionCell:
             return cls(math.nan, math.nan, math.nan, 0, undefined)
         means = np.array([values.mean() for values in defined])
         spread = math.sqrt(float(np.mean([_variance(values) for values in defined])))
-        return cls(float(means.mean()), spread, math.sqrt(_variance(means)), count, undefined)
+        if matrices:
+            spread = float(np.nanmean([values.std(axis=1, ddof=1) for values in matrices]))
+        low, high = (float(value) for value in np.quantile(means, [0.025, 0.975]))
+        between = math.sqrt(_variance(means))
+        return cls(float(means.mean()), spread, between, count, undefined, low, high)
 
 
 def _variance(values: Vector) -> float:

@@ -35,7 +35,9 @@ from virgo.experiments.assumptions.observations import Observations, ObservedNet
 from virgo.experiments.assumptions.paper import printed
 from virgo.experiments.assumptions.paths import Walks
 from virgo.experiments.assumptions.released import (
+    APPENDIX_ORDER,
     DIFFERENT_NODES,
+    IN_ORDER,
     OFF_DIAGONAL,
     RELEASED,
     RELEASED_SQUARES,
@@ -263,6 +265,8 @@ def _tables(draws: Draws, name: str | None, settings: Mapping[str, Any]) -> list
         "A1",
         "est_mpaths",
         row("A1", RELEASED, "est_mpaths"),
+        row("A1", IN_ORDER, "est_mpaths"),
+        row("A1", APPENDIX_ORDER, "est_mpaths"),
         *(OFF_DIAGONAL, DIFFERENT_NODES),
         *(stats.BETWEEN, stats.INTO, stats.OUT_OF, stats.NO_DELTA, stats.COSINE),
     )

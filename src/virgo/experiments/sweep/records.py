@@ -234,7 +234,9 @@ def _order(record: Record) -> tuple[object, ...]:
 def merge(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:
     """Merge two lists, one record per identity: the one with more seeds, else the new one.
 
-    A sweep that has just begun in an empty storage must not replace finished results.
+    A sweep that has just begun in an empty storage must not replace finished results, and a record
+    with the very same seeds stays as it is: a storage that was restored from it does not know when
+    and in which search they were run.
 
     Args:
         old: the records of the file.
@@ -246,6 +248,8 @@ def merge(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:
     merged = {record.identity: record for record in old}
     for record in new:
         before = merged.get(record.identity)
-        if before is None or len(record.seeds) >= len(before.seeds):
+        if before is None or (
+            record.seeds != before.seeds and len(record.seeds) >= len(before.seeds)
+        ):
             merged[record.identity] = record
     return list(merged.values())
