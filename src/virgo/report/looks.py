@@ -35,6 +35,7 @@ SEATS = {
             ("default", "PyG's default"),
             ("identity",),
             ("orthogonal",),
+            ("latched", "latched, fitted"),
         )
     )
     for name in names

@@ -224,7 +224,7 @@ def test_a_storage_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"got no file .*absent.db. Run virgo sweep first"):
         open_storage(tmp_path / "absent.db", create=False)
     (tmp_path / "bad.db").write_text("hello" * 1000)
-    with pytest.raises(DataError, match="expected a database that can be opened, got file is not"):
+    with pytest.raises(DataError, match="expected a sweep's database, got another file"):
         open_storage(tmp_path / "bad.db")
     with pytest.raises(DataError, match="expected a database") as caught:
         open_storage("postgresql://me:secret@127.0.0.1:1/none")

@@ -393,7 +393,6 @@ def test_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ([GRAPHS, "--graphs", "0"], "max_graphs: expected at least 1, got 0"),
         ([LINKS, "--model", "gin"], "--model: expected one of gcn, ngnn-gcn, sage, ngnn-sage"),
         ([GRAPHS, "--model", "my.code:make"], "--model: expected one of gcn, gin"),
-        ([GRAPHS, "--layers", "0"], "num_layers"),
         (["like:imdb-b@x"], "like:imdb-b@x: expected a scale above 0"),
     ],
     ids=lambda value: None if isinstance(value, str) else " ".join(value),
