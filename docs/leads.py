@@ -121,6 +121,8 @@ def collect(
         own = [r for r in records if (r.dataset, r.init) == (place.dataset, cell.init)]
         space = configs[place.dataset]
         searched = _searched(own, space)
+        shown = tuple(cell.chosen.tests.values())  # of exact ties, what the table shows comes first
+        searched.sort(key=lambda one: one.tests != shown)
         ties = [one for one in searched if searched[0].valid - one.valid <= TIE + 1e-9]
         strict = _pair(own, own, space, strict=True)
         theirs = [
