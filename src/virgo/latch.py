@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +37,14 @@ from virgo.graph.spectrum import surviving_directions
 from virgo.network import reading
 from virgo.network.graph_inputs import is_graph
 from virgo.network.inputs import Forward, Inputs, run
-from virgo.network.modules import hooked, is_uninitialised, materialise, preserved, unwrap
+from virgo.network.modules import (
+    hooked,
+    is_uninitialised,
+    materialise,
+    preserved,
+    unchanged_on_error,
+    unwrap,
+)
 from virgo.network.profile import is_norm
 from virgo.network.replicas import fill
 from virgo.planning import Options, plan_of, studied
@@ -132,7 +138,7 @@ def latch_(
         reason = str(error).partition(". ")[0]
         raise LayerError(f"latch_: {reason}. Use virgo.init_(model, data).") from error
     chain = _Chain(study, plan, linear, after, gain)
-    with _unchanged_on_error(bare), preserved(bare), torch.no_grad():
+    with unchanged_on_error(bare), preserved(bare), torch.no_grad():
         return chain.write(inputs, forward)
 
 
@@ -156,18 +162,6 @@ def _read(data: Any) -> Inputs:
             "with x, or use virgo.init_(model, data)."
         )
     return inputs
-
-
-@contextmanager
-def _unchanged_on_error(model: nn.Module) -> Iterator[None]:
-    saved = [(parameter, parameter.detach().clone()) for parameter in model.parameters()]
-    try:
-        yield
-    except BaseException:
-        with torch.no_grad():
-            for parameter, value in saved:
-                parameter.copy_(value)
-        raise
 
 
 @dataclass(frozen=True)
@@ -320,7 +314,7 @@ class _Chain:
         for row in layer.rows:
             source = generator_for(self._seed, row.weight)
             if at == 0:
-                weight = self._in_pairs(factor * self._looking(row, source), source, latched)
+                weight = self._in_pairs(factor * self._looking(source), source, latched)
             elif is_last:
                 weight = self._last(row, len(layer.rows), source) @ self._read(at)
             else:
@@ -346,7 +340,7 @@ class _Chain:
         is_last_hidden = self._first < at == len(self._layers) - 2
         return LAST_GAIN if is_last_hidden else self._gain
 
-    def _looking(self, row: Row, source: torch.Generator) -> Tensor:
+    def _looking(self, source: torch.Generator) -> Tensor:
         """The first layer's channels: directions of the features, each kind rotated at random."""
         parts = []
         for directions in self._directions:

@@ -27,7 +27,13 @@ from virgo.network import reading
 from virgo.network.graph_inputs import is_graph
 from virgo.network.inputs import Forward, Inputs, run, training_rows
 from virgo.network.losses import InferredLoss
-from virgo.network.modules import is_uninitialised, materialise, preserved, unwrap
+from virgo.network.modules import (
+    is_uninitialised,
+    materialise,
+    preserved,
+    unchanged_on_error,
+    unwrap,
+)
 from virgo.network.probe import Loss, call_users_code
 from virgo.plans import choose_seed
 
@@ -121,17 +127,10 @@ def warm_start(
     if is_uninitialised(bare):
         materialise(bare, inputs, forward)
     chosen = loss or InferredLoss(seed)
-    saved = [parameter.detach().clone() for parameter in bare.parameters()]
-    try:
-        with preserved(bare):
-            torch.manual_seed(seed)  # of the random state that `preserved` puts back
-            peer = without_edges(inputs).prepared_for(bare)
-            losses = _train(bare, peer, chosen, epochs, lr, weight_decay, forward)
-    except BaseException:
-        with torch.no_grad():
-            for parameter, value in zip(bare.parameters(), saved, strict=True):
-                parameter.copy_(value)
-        raise
+    with unchanged_on_error(bare), preserved(bare):
+        torch.manual_seed(seed)  # of the random state that `preserved` puts back
+        peer = without_edges(inputs).prepared_for(bare)
+        losses = _train(bare, peer, chosen, epochs, lr, weight_decay, forward)
     return WarmStart(epochs, losses[0], losses[-1], getattr(chosen, "name", "given"))
 
 

@@ -169,6 +169,19 @@ def preserved(model: nn.Module, *, weights: bool = False) -> Iterator[None]:
                     module.training = mode
 
 
+@contextmanager
+def unchanged_on_error(model: nn.Module) -> Iterator[None]:
+    """Weights that are written inside are put back if it ends in an error."""
+    saved = [(parameter, parameter.detach().clone()) for parameter in model.parameters()]
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for parameter, value in saved:
+                parameter.copy_(value)
+        raise
+
+
 def _is_writable(tensor: Tensor) -> bool:
     """Whether it can be changed in place: neither without a size yet, nor expanded."""
     return not is_lazy(tensor) and not has_shared_memory(tensor)
