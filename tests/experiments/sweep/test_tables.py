@@ -346,6 +346,12 @@ def test_two_results_for_one_seed_are_an_error(other: tuple[float, ...]) -> None
         select(given, SPACE)
 
 
+@pytest.mark.parametrize(("other", "place"), [(0.6 + 3e-8, 0), (0.601, 1)])
+def test_the_rounding_of_float32_breaks_no_tie(other: float, place: int) -> None:
+    first, second = (record(CONFIGS[at], [value] * 4) for at, value in enumerate((0.6, other)))
+    assert chosen(second, first).config == CONFIGS[place]
+
+
 def test_nothing_is_nothing() -> None:
     assert select([], SPACE) is None
     assert select([record(CONFIGS[0], [])], SPACE) is None

@@ -40,6 +40,7 @@ from virgo.experiments.sweep.claims import (
 )
 from virgo.experiments.sweep.grids import GridCell
 from virgo.experiments.sweep.records import Config, canonical
+from virgo.experiments.sweep.statistics import comparable
 from virgo.experiments.sweep.storage import WORKER, Storage, Worker
 
 ORDERS = "virgo"  # the attribute of a study that says what was asked for
@@ -131,7 +132,7 @@ class Board:
         def rank(key: str) -> tuple[bool, float]:
             results = self.results(key)
             seeds = [results[seed] for seed in range(few)]
-            return any(s["status"] != "ok" for s in seeds), -round(mean_valid(seeds), 12)
+            return any(s["status"] != "ok" for s in seeds), -comparable(mean_valid(seeds))
 
         return sorted(self._configs, key=rank)  # stable: a tie goes to the first in the grid
 

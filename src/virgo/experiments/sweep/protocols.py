@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from virgo.experiments.sweep.records import Record, SeedResult
-from virgo.experiments.sweep.statistics import mean
+from virgo.experiments.sweep.statistics import comparable, mean
 
 RELEASED = "released"
 #: The protocols, and what a table says of them.
@@ -59,7 +59,7 @@ def best_epoch(curves: Curves) -> int | None:
     if not curves:
         return None
     shared = sorted(set.intersection(*(set(curve) for curve in curves.values())))
-    means = {epoch: round(mean([c[epoch] for c in curves.values()]), 9) for epoch in shared}
+    means = {epoch: comparable(mean([c[epoch] for c in curves.values()])) for epoch in shared}
     return max(means, key=lambda epoch: (means[epoch], -epoch), default=None)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from virgo.errors import DataError
 from virgo.experiments.sweep.records import Config, Record, SeedResult
-from virgo.experiments.sweep.statistics import mean
+from virgo.experiments.sweep.statistics import comparable, mean
 
 Key = tuple[tuple[str, object], ...]
 
@@ -104,7 +104,7 @@ class _Trial:
     @property
     def score(self) -> float:
         """Mean validation, rounded so that equal means are equal numbers."""
-        return round(mean(list(self.valid.values())), 12) if self.valid else -1.0
+        return comparable(mean(list(self.valid.values()))) if self.valid else -1.0
 
 
 def select(records: Iterable[Record], grid: Space | None = None) -> Chosen | None:
@@ -242,6 +242,6 @@ def _screening(
     ]
     # the M best must have gone on; others may have been run with all seeds by another sweep
     least = sorted(scores, reverse=True)[:top]
-    if len(least) < top or round(least[-1], 12) < max(trial.score for trial in rest):
+    if len(least) < top or comparable(least[-1]) < max(trial.score for trial in rest):
         return None
     return few, top

@@ -16,13 +16,11 @@ from typing import NamedTuple, TypeVar
 
 from virgo.experiments.sweep.records import Config, Record, SeedResult
 from virgo.experiments.sweep.selection import OK, Key, key_of
-from virgo.experiments.sweep.statistics import mean
+from virgo.experiments.sweep.statistics import comparable, mean
 from virgo.experiments.sweep.verdicts import Place, ResultCell
 
 #: Epoch -> value, in order.
 Curve = Mapping[int, float]
-#: Values that agree to this many digits are ties.
-DIGITS = 9
 Name = TypeVar("Name", str, int)
 
 
@@ -60,7 +58,7 @@ def ranks(values: Mapping[str, float]) -> dict[str, int]:
     >>> ranks({"a": 0.5, "b": 0.7, "c": 0.5})
     {'a': 2, 'b': 1, 'c': 2}
     """
-    rounded = {name: round(value, DIGITS) for name, value in values.items()}
+    rounded = {name: comparable(value) for name, value in values.items()}
     return {n: 1 + sum(other > value for other in rounded.values()) for n, value in rounded.items()}
 
 

@@ -31,6 +31,17 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
+def comparable(score: float) -> float:
+    """Return a score to six digits, so that equal scores are equal numbers.
+
+    Accuracies are computed in float32, whose rounding would otherwise break ties at random.
+
+    >>> comparable(0.7799999713897705) == comparable(0.78)
+    True
+    """
+    return round(score, 6)
+
+
 def deviation(values: Sequence[float]) -> float:
     """Return the standard deviation (ddof 1); NaN for fewer than two values.
 
