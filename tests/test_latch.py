@@ -12,7 +12,11 @@ from torch_geometric.nn import GAT, GCN, GIN, GraphConv, GraphSAGE
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 import virgo
-from virgo.latch import LAST_GAIN
+from virgo.class_codes import balanced_codes
+from virgo.draws import generator_for
+from virgo.errors import VirgoWarning
+from virgo.latched_layers import LAST_GAIN
+from virgo.ridge import ridge
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LINEAR, HELD, PAIRS, GAIN = 4, 11, 16, 3.0  # of 32 units with latch_'s own options
@@ -108,9 +112,121 @@ class Convs(nn.Module):
         return out
 
 
+def test_classes_are_decided_once_and_held() -> None:
+    """The first latches are the signs of codes of ridge regression's scores; then they vote."""
+    data = communities(groups=5)
+    data.x = data.x.double()
+    model = GCN(40, 32, 9, 5).double()
+    made = virgo.latch_(model, data, hold="classes")
+    assert (made.first, made.layers, made.held, made.linear) == ("convs.1", 7, 15, 0)
+    assert made.classes == 5
+    propagate = dense_operator(data)
+    hidden, held = data.x, []
+    with torch.no_grad():
+        for conv in model.convs[:-1]:
+            hidden = conv(hidden, data.edge_index).relu()
+            held.append((hidden[:, :PAIRS] - hidden[:, PAIRS:])[:, :15])
+        first = model.convs[0](data.x, data.edge_index)
+    scores, bias, _ = ridge(
+        (propagate @ first[:, :15])[data.train_mask],
+        nn.functional.one_hot(data.y[data.train_mask]).double(),
+    )
+    scores = propagate @ first[:, :15] @ scores + bias
+    codes = balanced_codes(5, 15, generator_for(0, "codes"))
+    signal = scores @ codes.T
+    expected = (6 * signal / signal.abs().mean(0)).clamp(-1, 1)
+    torch.testing.assert_close(held[1] - 1, expected, atol=1e-6, rtol=0)
+    for layer in range(2, 8):
+        expected = ((LAST_GAIN if layer == 7 else 6) * propagate @ expected).clamp(-1, 1)
+        torch.testing.assert_close(held[layer] - 1, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("groups", [2, 3, 4, 9])
+@pytest.mark.parametrize("features", [2, 40])
+def test_held_classes_outlive_64_layers(groups: int, features: int) -> None:
+    """Few classes have few codes, few features few directions: the rest of the width is no harm."""
+    data = communities(nodes=400, groups=groups)
+    if features < 40:  # two columns that tell the classes, as points on a circle
+        angle = 2 * torch.pi * data.y / groups
+        data.x = torch.stack([angle.cos(), angle.sin()], 1) + 0.1 * data.x[:, :2]
+    held = GCN(features, 64, 64, groups)
+    virgo.latch_(held, data, hold="classes")
+    virgo.fit_last_(held, data)
+    assert accuracy(held, data) > 0.9
+    shuffled = copy.copy(data)  # the negative control: labels that mean nothing teach nothing
+    shuffled.y = data.y[torch.randperm(400, generator=torch.Generator().manual_seed(0))]
+    virgo.latch_(held, shuffled, hold="classes")
+    virgo.fit_last_(held, shuffled)
+    assert accuracy(held, data) < 0.75
+
+
+def test_neighbours_of_other_classes_are_warned_of() -> None:
+    """Edges between classes only: the vote talks nodes out of theirs. Inside them: it does not."""
+    data = communities(groups=2)
+    made = virgo.latch_(model := GCN(40, 32, 8, 2), data, hold="classes")
+    virgo.fit_last_(model, data)
+    assert made.kept > 0.9
+    assert not made.is_outvoted
+    assert str(made).endswith(f"{made.kept:.0%} of the signs of training rows are kept")
+    alike = data.y[data.edge_index[0]] == data.y[data.edge_index[1]]
+    partner = data.edge_index[1] ^ 1  # the next node, of the other class
+    data.edge_index = torch.stack(
+        [data.edge_index[0], torch.where(alike, partner, data.edge_index[1])]
+    )
+    with pytest.warns(VirgoWarning, match="training rows outlive the vote of neighbours"):
+        made = virgo.latch_(GCN(40, 32, 8, 2), data, hold="classes")
+    assert made.is_outvoted
+
+
+def test_classes_are_read_in_training_rows_only() -> None:
+    data = communities()
+    model = GCN(40, 32, 6, 4)
+    virgo.latch_(model, data, hold="classes")
+    first = weights(model)
+    other = copy.copy(data)
+    other.y = torch.where(data.train_mask, data.y, (data.y + 1) % 4)
+    virgo.latch_(model, other, hold="classes")
+    assert all(map(torch.equal, first, weights(model)))
+    other.y = (data.y * 3 + 1) % 4
+    virgo.latch_(model, other, hold="classes")
+    assert not all(map(torch.equal, first, weights(model)))
+
+
+@pytest.mark.parametrize(
+    ("change", "width", "message"),
+    [
+        ({"y": None}, 32, r"data\.y: expected a class"),
+        ({"y": torch.rand(240, 4)}, 32, "expected one class per row to hold, got numbers"),
+        ({"y": torch.full((240,), 7)}, 32, r"data\.y: expected a class or 4 numbers"),
+        ({"train_mask": torch.zeros(240, dtype=torch.bool)}, 32, "train_mask"),
+        ({}, 4, "expected room for 2 latches, which 4 classes take, got 1"),
+    ],
+)
+def test_classes_that_cannot_be_held(change: dict[str, object], width: int, message: str) -> None:
+    data, model = communities(), GCN(40, width, 5, 4)
+    for name, value in change.items():
+        data[name] = value
+    before = weights(model)
+    with pytest.raises(virgo.VirgoError, match=message):
+        virgo.latch_(model, data, hold="classes")
+    assert all(map(torch.equal, before, weights(model)))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4, 5, 7, 15, 47])
+def test_codes_are_balanced_and_tell_all_classes_apart(classes: int) -> None:
+    codes = balanced_codes(classes, 31, torch.Generator().manual_seed(1))
+    assert codes.sum(1).eq(0).all()
+    assert (codes == 0).sum(1).eq(classes % 2).all()
+    assert (codes @ codes.T).fill_diagonal_(0).abs().max() < 2 * (classes // 2)  # no row twice
+    assert len({tuple(column) for column in codes.T.tolist()}) == classes
+
+
 def test_layers_of_several_terms_and_own_modules() -> None:
     data = communities()
     virgo.latch_(sage := GraphSAGE(40, 32, 8, 4), data)
+    virgo.fit_last_(sage, data)
+    assert accuracy(sage, data) > 0.9
+    virgo.latch_(sage, data, hold="classes")
     virgo.fit_last_(sage, data)
     assert accuracy(sage, data) > 0.9
     model = Convs(
@@ -122,6 +238,63 @@ def test_layers_of_several_terms_and_own_modules() -> None:
     assert (made.first, made.layers) == ("layers.1", 6)
     virgo.fit_last_(model, data)
     assert accuracy(model, data) > 0.8
+
+
+class ByName(Convs):
+    """The same chain, its layers called by keyword."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        for layer in self.layers[:-1]:
+            x = layer(edge_index=edge_index, x=x).relu()
+        out: Tensor = self.layers[-1](edge_index=edge_index, x=x)
+        return out
+
+
+@pytest.mark.parametrize("hold", ["directions", "classes"])
+def test_layers_called_by_keyword(hold: str) -> None:
+    """The same bits as by position."""
+    data = communities()
+    named, plain = (kind(*GCN(40, 32, 6, 4).convs) for kind in (ByName, Convs))
+    for model in (named, plain):
+        virgo.latch_(model, data, hold=hold)
+    assert all(map(torch.equal, weights(named), weights(plain)))
+
+
+@pytest.mark.parametrize("layers", [2, 3, 16])
+def test_gin_tells_classes_in_its_last_mlp(layers: int) -> None:
+    """As PyG builds it, the last MLP is as narrow inside as there are outputs."""
+    data = communities(groups=5)
+    model = GIN(40, 32, layers, 5)
+    made = virgo.latch_(model, data, hold="classes")
+    assert (made.first, made.layers) == ("convs.0", 2 * (layers - 1) - 1)
+    assert accuracy(model, data) > 0.9  # codes are read before anything is fitted
+    virgo.fit_last_(model, data)
+    assert accuracy(model, data) > 0.9
+    with pytest.raises(virgo.LayerError, match="hidden ones of one width"):
+        virgo.latch_(model, data)
+
+
+@pytest.mark.parametrize("aggr", ["mean", "add"])
+@pytest.mark.parametrize("hold", ["directions", "classes"])
+def test_neighbours_and_the_node_itself_vote_alike(aggr: str, hold: str) -> None:
+    """A mean or a sum beside the node: a vote each; nothing grows, and no node outvotes all."""
+    data = communities()
+    layers = [GraphConv(40 if at == 0 else 32, 32, aggr=aggr) for at in range(31)]
+    model = Convs(*layers, GraphConv(32, 4, aggr=aggr))
+    virgo.latch_(model, data, hold=hold)
+    degree = data.num_edges / data.num_nodes
+    neighbours = model.layers[9].lin_rel.weight[LINEAR, LINEAR]
+    itself = model.layers[9].lin_root.weight[LINEAR, LINEAR]
+    votes = degree if aggr == "mean" else 1.0  # a sum has a vote per neighbour already
+    torch.testing.assert_close(neighbours / itself, torch.tensor(votes), rtol=1e-5, atol=0)
+    with torch.no_grad():
+        hidden = data.x
+        for layer in model.layers[:-1]:
+            hidden = layer(hidden, data.edge_index).relu()
+    linear = (hidden[:, :PAIRS] - hidden[:, PAIRS:])[:, :LINEAR]
+    assert linear.abs().max() < 100 * data.x.abs().max()
+    virgo.fit_last_(model, data)
+    assert accuracy(model, data) > 0.9
 
 
 def test_a_seed_decides_labels_and_global_state_do_not() -> None:
@@ -173,6 +346,7 @@ class Residual(Convs):
 
 
 REFUSED = {
+    "one layer": (lambda: GCN(40, 4, 1), {"hold": "classes"}, "at least 3 layers"),
     "two layers": (lambda: GCN(40, 32, 2, 4), {}, "at least 3 layers"),
     "another activation": (lambda: GCN(40, 32, 5, 4, act="tanh"), {}, "expected ReLU"),
     "no bias": (lambda: GCN(40, 32, 5, 4, bias=False), {}, "expected a bias"),
@@ -185,6 +359,7 @@ REFUSED = {
     "frozen": (frozen, {}, "one weight of its own"),
     "two widths": (lambda: GIN(40, 32, 5, 4), {}, "hidden ones of one width"),
     "too narrow": (lambda: GCN(40, 3, 5, 4), {}, "room for a latch"),
+    "hold": (lambda: GCN(40, 32, 5, 4), {"hold": "labels"}, 'hold: expected "directions" or'),
     "gain": (lambda: GCN(40, 32, 5, 4), {"gain": 1.0}, "gain: expected a finite number above 1"),
     "linear": (lambda: GCN(40, 32, 5, 4), {"linear": 1.0}, "linear: expected a share"),
     "after": (lambda: GCN(40, 32, 5, 4), {"after": 0}, "after: expected a number of layers"),

@@ -131,7 +131,7 @@ TO_HOST = {
     "graph/spectrum.py": 4,  # directions: a row per feature, none per node; a small CPU matrix
     "study.py": 1,  # a weight that was drawn on the CPU
     "plans.py": 1,  # the same
-    "latch.py": 2,  # a median and a spread per channel
+    "latched_layers.py": 1,  # what a latch holds, its middle and its scale: numbers per channel
     "theory.py": 1,  # an activation at the points of a quadrature
     "experiments/tasks/fused.py": 3,  # compiled loops
     "experiments/tasks/link/pairs.py": 6,  # compiled loops

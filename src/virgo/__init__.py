@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from virgo.experiments.assumptions import verify
     from virgo.graph.operators import Graph, Operator
     from virgo.init import init_, plan
-    from virgo.latch import Latches, latch_
+    from virgo.latch import latch_
+    from virgo.latched_layers import Latches
     from virgo.layers import LayerView, Stage, Term, register_layer
     from virgo.peer import WarmStart, warm_start
     from virgo.plans import Plan, Row
@@ -87,7 +88,8 @@ _HOMES = {
     "experiments.assumptions": ("verify",),
     "graph.operators": ("Graph", "Operator"),
     "init": ("init_", "plan"),
-    "latch": ("Latches", "latch_"),
+    "latch": ("latch_",),
+    "latched_layers": ("Latches",),
     "layers": ("LayerView", "Stage", "Term", "register_layer"),
     "peer": ("WarmStart", "warm_start"),
     "plans": ("Plan", "Row"),

@@ -112,18 +112,18 @@ def fit_last_(
         raise GraphError("fit_last_: expected one kind of node, got a HeteroData. Fit it yourself.")
     with preserved(bare), torch.no_grad():
         calls = _last_calls(bare, partial(run, bare, inputs.prepared_for(bare).data, forward))
-        wanted = _wanted(inputs.data, calls[0].output)
+        labels = wanted(inputs.data, *calls[0].output.shape)
         last, columns = _linear_call(calls)
         last.refuse_what_others_need(bare)
-        features = columns[wanted.rows].double()
-        before = wanted.met(last.output[wanted.rows].double())
+        features = columns[labels.rows].double()
+        before = labels.met(last.output[labels.rows].double())
         weight, bias, penalty = ridge(
-            features, wanted.targets(last.width), penalty, with_bias=last.bias is not None
+            features, labels.targets(last.width), penalty, with_bias=last.bias is not None
         )
-        scale = wanted.best_scale(features @ weight + bias)
+        scale = labels.best_scale(features @ weight + bias)
     with torch.no_grad():
         last.write(weight * scale, bias * scale)
-    after = wanted.met((features @ weight + bias) * scale)
+    after = labels.met((features @ weight + bias) * scale)
     return LastFit(last.path, penalty, scale, before, after)
 
 
@@ -320,7 +320,7 @@ def _linear_call(calls: list[_LastCall]) -> tuple[_LastCall, Tensor]:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class Wanted:
     """What the training rows are to be: a class each, labels of zero and one, or numbers."""
 
     kind: str
@@ -350,20 +350,32 @@ class _Wanted:
         return min(SCALES, key=lambda scale: float(loss(outputs * scale, self.values)))
 
 
-def _wanted(data: Any, output: Tensor) -> _Wanted:
-    """The labels of the rows that count, by the same reading as the inferred loss."""
+def wanted(data: Any, count: int, width: int) -> Wanted:
+    """The labels of the rows that count, by the same reading as the inferred loss.
+
+    Args:
+        data: with ``y``, and ``train_mask`` if not all rows count.
+        count: of the rows that the model returns.
+        width: of such a row.
+
+    Returns:
+        What the training rows are to be.
+
+    Raises:
+        GraphError: there are no labels that fit.
+    """
     y, mask = data.get("y"), training_rows(data)
-    count, width = output.shape
-    rows = torch.ones(count, dtype=torch.bool, device=output.device) if mask is None else mask
+    rows = torch.ones(count, dtype=torch.bool) if mask is None else mask
+    rows = rows.to(y.device) if isinstance(y, Tensor) else rows
     if isinstance(y, Tensor) and y.dim() and y.size(0) == count == rows.size(0):
         if is_classes(y[rows]) and width > 1 and int(y[rows].max()) < width:
-            return _Wanted("classes", rows, y[rows].reshape(-1).long())
+            return Wanted("classes", rows, y[rows].reshape(-1).long())
         numbers = y.reshape(count, -1).double()
         rows = rows & torch.isfinite(numbers).all(1)
-        if numbers.shape == output.shape and bool(rows.any()):
+        if numbers.shape == (count, width) and bool(rows.any()):
             values = numbers[rows]
             is_label = bool(((values == 0) | (values == 1)).all())
-            return _Wanted("labels" if is_label else "numbers", rows, values)
+            return Wanted("labels" if is_label else "numbers", rows, values)
     raise GraphError(
         f"data.y: expected a class or {width} numbers for each of {count} rows, "
         f"some of them in train_mask, got {'none' if y is None else list(y.shape)}. Set data.y."

@@ -35,7 +35,7 @@ SEATS = {
             ("default", "PyG's default"),
             ("identity",),
             ("orthogonal",),
-            ("latched", "latched, fitted"),
+            ("latched", "latched, fitted", "classes held"),
         )
     )
     for name in names
