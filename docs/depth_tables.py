@@ -11,28 +11,42 @@ from pathlib import Path
 from virgo.experiments.sweep import records
 from virgo.experiments.sweep.records import Record
 from virgo.experiments.sweep.selection import Chosen, select
-from virgo.experiments.sweep.statistics import holm, paired
+from virgo.experiments.sweep.statistics import Paired, holm, paired
 
 RECORDS = Path(__file__).resolve().parent.parent / "results" / "depth_study.jsonl"
 LIMITS = RECORDS.parent / "depth_limit.json"
 DATASETS = ("cora", "citeseer", "pubmed", "photo", "computers", "cs")
 #: Rows, in order: ours, the classics, the related work's, and the ceiling.
 METHODS = (
-    "spectral", "latched", "spectral, fitted", "latched, fitted",
+    "spectral", "latched", "spectral, fitted", "latched, fitted", "classes held",
     "mirrored", "virgo-backward", "virgo-forward", "measured", "auto",
     "PyG's default", "xavier", "kaiming-backward",
     "orthogonal", "lsuv", "g-init", "isometric", "identity", "random-walk", "spog",
+    "gat-balanced",
 )  # fmt: skip
-OURS = "spectral"
-#: What a reader would choose from by validation, and what of it uses training labels at the start.
-CANDIDATES = ("spectral", "latched", "spectral, fitted", "latched, fitted")
-RELATED = ("orthogonal", "lsuv", "g-init", "isometric", "identity", "random-walk", "spog")
+#: What others are compared with: without labels at the start, and with them.
+OURS = ("spectral", "classes held")
+#: What a reader would choose from by validation.
+CANDIDATES = (
+    "spectral", "latched", "spectral, fitted", "latched, fitted", "classes held",
+    "mirrored", "virgo-backward", "virgo-forward", "measured", "auto",
+)  # fmt: skip
+RELATED = (
+    "orthogonal", "lsuv", "g-init", "isometric", "identity", "random-walk", "spog", "gat-balanced",
+)  # fmt: skip
 #: What was aimed at: test accuracy of a plain GCN, 64 wide.
 TARGETS = {
     "cora": {2: 82.0, 8: 81.0, 16: 80.5, 32: 79.5, 64: 79.0},
     "citeseer": {2: 71.5, 8: 68.0, 16: 67.0, 32: 66.0, 64: 65.0},
     "pubmed": {2: 79.0, 8: 78.0, 16: 77.5, 32: 77.0, 64: 76.0},
     "cs": {2: 91.0, 8: 90.0, 16: 89.0, 32: 88.0, 64: 86.0},
+}
+#: Kinds of benchmarks/depth_limit.py that the table of limits shows -> the names of their rows.
+FITTED = {
+    "linear": "all of P^L X",
+    "spectral, fitted": "spectral weights",
+    "latched, fitted": "latches",
+    "classes held": "classes held",
 }
 FEW = 5  # seeds below which a cell is not shown
 
@@ -82,29 +96,72 @@ def accuracies(network: str = "gcn", only: str | None = None) -> str:
     return "\n\n".join(parts) or "Nothing has been run with five seeds."
 
 
+def gaps() -> str:
+    """In words: the cells that were screened over a part of their grid."""
+
+    def searched(mine: Iterable[Record]) -> set[tuple[float, float]]:
+        return {(record.config["lr"], record.config["dropout"]) for record in mine}
+
+    grids: dict[tuple[str, int], set[tuple[float, float]]] = {}
+    for (_, network, _, layers), (_, mine) in cells().items():
+        grids.setdefault((network, layers), set()).update(searched(mine))
+    parts: dict[str, list[str]] = {}
+    for (dataset, network, method, layers), (_, mine) in sorted(cells().items()):
+        count, whole = len(searched(mine)), len(grids[network, layers])
+        if count < whole:
+            place = f"{dataset} with {layers} layers, {count} of {whole}"
+            parts.setdefault(place, []).append(method)
+    words = "; ".join(f"{place} ({', '.join(methods)})" for place, methods in parts.items())
+    return f"Cells screened over fewer configurations than the grid has now: {words or 'none'}."
+
+
 def targets() -> str:
-    """What was aimed at beside the one of our methods that validation prefers, per cell."""
+    """What was aimed at beside one of our methods per depth, by mean validation over datasets."""
+    depths = (2, 8, 16, 32, 64)
+    chosen = {depth: _preferred(depth) for depth in depths}
     rows, reached, total = [], 0, 0
     for dataset, wanted in TARGETS.items():
         row = [dataset]
-        for depth in (2, 8, 16, 32, 64):
-            mine = {m: cells().get((dataset, "gcn", m, depth)) for m in CANDIDATES}
-            found = {method: cell[0] for method, cell in mine.items() if cell}
-            if not found:
+        for depth in depths:
+            cell = cells().get((dataset, "gcn", chosen[depth] or "", depth))
+            if not cell:
                 row.append("")
                 continue
-            method = max(found, key=lambda m: found[m].valid)
-            mean = statistics.mean(found[method].tests.values())
+            tests = list(cell[0].tests.values())
+            mean = statistics.mean(tests)
             total += 1
             reached += (is_reached := round(mean, 1) >= wanted[depth])
-            text = f"**{mean:.1f}**" if is_reached else f"{mean:.1f}"
-            row.append(f"{text} ({wanted[depth]:g})<br>{method}, {len(found[method].tests)} seeds")
+            text = _number(cell[0], best=mean if is_reached else None)
+            row.append(f"{text} ({wanted[depth]:g})<br>{len(tests)} seeds")
         rows.append(row)
-    table = _table(["", *(f"{d} layers" for d in (2, 8, 16, 32, 64))], rows)
-    return f"{table}\n\nReached: {reached} of the {total} cells that were run."
+    header = ["", *(f"{d} layers<br>{chosen[d] or 'not run'}" for d in depths)]
+    return f"{_table(header, rows)}\n\nReached: {reached} of the {total} cells that were run."
 
 
-def _number(cell: Chosen, best: float) -> str:
+def _preferred(depth: int) -> str | None:
+    """The method with the best mean validation over the datasets, of those that ran on all."""
+    means = {}
+    for method in CANDIDATES:
+        found = [cells().get((dataset, "gcn", method, depth)) for dataset in TARGETS]
+        if all(found):
+            means[method] = statistics.mean(cell[0].valid for cell in found if cell)
+    return max(means, key=lambda method: means[method]) if means else None
+
+
+def ceiling() -> str:
+    """GCNII, which has residuals, beside the plain network whose classes are held."""
+    depths = sorted({layers for _, network, _, layers in cells() if network == "gcnii"})
+    if not depths:
+        return "Nothing has been run with five seeds."
+    rows = []
+    for dataset in _order({key[0] for key in cells() if key[1] == "gcnii"}, DATASETS):
+        for title, place in (("GCNII", ("gcnii", "PyG's default")), (OURS[1], ("gcn", OURS[1]))):
+            found = [cells().get((dataset, *place, layers)) for layers in depths]
+            rows.append([f"{dataset}, {title}", *(_number(c[0]) if c else "" for c in found)])
+    return _table(["", *(f"{d} layers" for d in depths)], rows)
+
+
+def _number(cell: Chosen, best: float | None = None) -> str:
     values = list(cell.tests.values())
     mean = statistics.mean(values)
     text = f"{mean:.1f} ± {statistics.stdev(values):.1f}"
@@ -131,8 +188,8 @@ def _ratios(network: str) -> str:
     """In words: every method's epochs over those of spectral weights, the median over cells."""
     ratios: dict[str, list[float]] = {}
     for (dataset, model, method, layers), found in cells().items():
-        ours = cells().get((dataset, network, OURS, layers))
-        if model == network and method != OURS and ours:
+        ours = cells().get((dataset, network, OURS[0], layers))
+        if model == network and method != OURS[0] and ours:
             theirs, mine = _epochs(*found), _epochs(*ours)
             if theirs is not None and mine:
                 ratios.setdefault(method, []).append(theirs / mine)
@@ -155,40 +212,52 @@ def _epochs(chosen: Chosen, mine: list[Record]) -> float | None:
     return statistics.mean(reached) if reached else None
 
 
-def comparisons(network: str = "gcn") -> str:
-    """Spectral weights minus every other method, paired by seed, Holm over the whole table."""
+def comparisons(network: str = "gcn", mine: str = OURS[0]) -> str:
+    """One of our methods minus every other, paired by seed, Holm over the whole table."""
     pairs = []
     for (dataset, model, method, layers), (chosen, _) in sorted(cells().items()):
-        ours = cells().get((dataset, model, OURS, layers))
-        if model == network and method != OURS and ours:
+        ours = cells().get((dataset, model, mine, layers))
+        if model == network and method != mine and ours:
             common = sorted(set(chosen.tests) & set(ours[0].tests))
             first, second = ({s: c.tests[s] for s in common} for c in (ours[0], chosen))
             pairs.append((dataset, layers, method, paired(first, second)))
+    if not pairs:
+        return "Nothing has been run with five seeds."
     corrected = holm([pair[3].p for pair in pairs])
     counts: dict[str, list[int]] = {}
     for (_, _, method, test), p in zip(pairs, corrected, strict=True):
         row = counts.setdefault(method, [0, 0, 0, 0])
         row[0] += 1
         row[1 if p <= 0.05 and test.difference > 0 else 2 if p <= 0.05 else 3] += 1
-    losses = [
-        f"{method} on {dataset} with {layers} layers ({-test.difference:.1f} points)"
-        for (dataset, layers, method, test), p in zip(pairs, corrected, strict=True)
-        if test.difference < 0 and p <= 0.05
-    ]
     rows = [[m, *map(str, counts[m])] for m in _order(counts, METHODS)]
-    table = _table(["against", "cells", "spectral better", "worse", "no difference shown"], rows)
-    ahead = [
+    table = _table(["against", "cells", f"{mine} better", "worse", "no difference shown"], rows)
+    losses = _places(
+        (pair for pair, p in zip(pairs, corrected, strict=True) if p <= 0.05),
+        by_more_than=lambda _: 0,
+    )
+
+    def deviation(pair: Pair) -> float:
+        return statistics.stdev(cells()[pair[0], network, mine, pair[1]][0].tests.values())
+
+    ahead = _places((pair for pair in pairs if pair[2] in RELATED), by_more_than=deviation)
+    return (
+        f"{table}\n\nCells in which another method is better by this test: {losses}. Cells in "
+        f"which a method of the related work is ahead by more than a standard deviation of ours: "
+        f"{ahead}."
+    )
+
+
+Pair = tuple[str, int, str, Paired]
+
+
+def _places(pairs: Iterable[Pair], by_more_than: Callable[[Pair], float]) -> str:
+    """The cells in which ours is behind, in words."""
+    found = [
         f"{method} on {dataset} with {layers} layers ({-test.difference:.1f} points)"
         for dataset, layers, method, test in pairs
-        if method in RELATED
-        and -test.difference
-        > statistics.stdev(cells()[dataset, network, OURS, layers][0].tests.values())
+        if -test.difference > by_more_than((dataset, layers, method, test))
     ]
-    return (
-        f"{table}\n\nCells in which another method is better by this test: "
-        f"{'; '.join(losses) or 'none'}. Cells in which a method of the related work is ahead by "
-        f"more than a standard deviation of ours: {'; '.join(ahead) or 'none'}."
-    )
+    return "; ".join(found) or "none"
 
 
 def limits() -> str:
@@ -197,17 +266,14 @@ def limits() -> str:
     if not rows:
         return "Not run."
     depths = sorted({row["layers"] for row in rows})
-    names = {
-        "linear": "all of P^L X",
-        "spectral, fitted": "spectral weights",
-        "latched, fitted": "latches",
-    }
     lines = []
     for dataset in _order({row["dataset"] for row in rows}, DATASETS):
-        for kind, name in names.items():
+        for kind, name in FITTED.items():
             mine = {
                 r["layers"]: r["test"] for r in rows if (r["dataset"], r["kind"]) == (dataset, kind)
             }
+            if not mine:
+                continue
             means = [f"{100 * statistics.mean(mine[d]):.1f}" if d in mine else "" for d in depths]
             lines.append([f"{dataset}, {name}", *means])
     seeds = sorted({len(row["test"]) for row in rows})
@@ -215,12 +281,39 @@ def limits() -> str:
     return f"{table}\n\nMean over {' to '.join(map(str, seeds))} seeds; nothing is trained."
 
 
+def choices() -> str:
+    """Held classes with other numbers, untrained: mean validation and test over datasets."""
+    rows = json.loads(LIMITS.read_text()) if LIMITS.is_file() else []
+    found = {(r["dataset"], r["layers"], r["kind"]): r for r in rows if "valid" in r}
+    kinds = [kind for kind in dict.fromkeys(k for _, _, k in found) if kind not in FITTED]
+    if not kinds:
+        return "Not run."
+    depths = (8, 64)
+    datasets = [d for d in DATASETS if all((d, n, k) in found for n in depths for k in kinds)]
+    own = "gain 6 after layer 2, `latch_`'s own"
+    lines = []
+    for kind in ("classes held", *kinds):
+        line = [own if kind == "classes held" else kind]
+        for depth in depths:
+            for part in ("valid", "test"):
+                means = [statistics.mean(found[d, depth, kind][part]) for d in datasets]
+                line.append(f"{100 * statistics.mean(means):.1f}")
+        lines.append(line)
+    header = ["", *(f"{n} layers, {part}" for n in depths for part in ("validation", "test"))]
+    seeds = min(len(found[d, n, k]["test"]) for d in datasets for n in depths for k in kinds)
+    return f"{_table(header, lines)}\n\nMeans over {', '.join(datasets)}, {seeds} seeds each."
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "depth-accuracy": accuracies,
+    "depth-gaps": gaps,
     "depth-targets": targets,
     "depth-limits": limits,
+    "depth-choices": choices,
     "depth-cora": lambda: accuracies(only="cora"),
     "depth-speed": speed,
     "depth-tests": comparisons,
-    **{f"depth-{n}": (lambda n=n: accuracies(n)) for n in ("sage", "gin", "gat", "gcnii")},
+    "depth-tests-held": lambda: comparisons(mine=OURS[1]),
+    "depth-ceiling": ceiling,
+    **{f"depth-{n}": (lambda n=n: accuracies(n)) for n in ("sage", "gin", "gat")},
 }
