@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sqlite3
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from virgo.cli import main
 from virgo.cli.tables import load
 from virgo.errors import DataError, VirgoError
 from virgo.experiments import study
+from virgo.experiments.sweep import running
 from virgo.experiments.sweep.records import write
 from virgo.experiments.sweep.running import Progress, run
 from virgo.experiments.sweep.storage import open_storage
@@ -86,10 +88,14 @@ def test_records_of_a_study_of_ones_own_make_its_store(
     assert len((tmp_path / "log").read_text().splitlines()) == 24
 
 
+@pytest.mark.parametrize("pause", [0.0, 60.0])  # told of every seed, or of the end
 def test_a_study_that_is_stopped_leaves_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float
 ) -> None:
     monkeypatch.setenv("STUDY_LOG", str(tmp_path / "log"))
+    monkeypatch.setattr(running, "_EVERY", pause)
+    monkeypatch.setattr(running, "_SHARE", math.inf)
+    monkeypatch.setattr(running, "_HURRY", math.inf)
     seen: list[int] = []
 
     def report(progress: Progress) -> None:

@@ -208,8 +208,10 @@ def _run_trial(
             with stop.interruptible():
                 result = bench.run(claim.cell, claim.config, seed)
             claim.record(seed, result)
-            between(False)
+            if claim.missing:
+                between(False)
         claim.finish()
+        between(False)  # after it has ended: who stops the sweep here must not lose its record
     except UpdateFinishedTrialError:
         return  # another worker took this one for dead, and has the trial now
     except BaseException:
