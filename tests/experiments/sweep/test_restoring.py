@@ -88,6 +88,19 @@ def test_records_of_a_study_of_ones_own_make_its_store(
     assert len((tmp_path / "log").read_text().splitlines()) == 24
 
 
+def test_records_that_are_divided_in_two_ways_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUDY_LOG", str(tmp_path / "log"))
+    first, *rest = own_study(tmp_path, [0.1]).records
+    write(tmp_path / "two" / "mine.jsonl", [replace(first, columns=None), *rest])
+    assert main(["sweep", "restore", "mine", "--records", str(tmp_path / "two")]) == 2
+    said = capsys.readouterr().err.replace("\n", " ")
+    assert "expected records that all have columns" in said
+    write(tmp_path / "two" / "mine.jsonl", [first, *rest])  # as it advises
+    assert main(["sweep", "restore", "mine", "--records", str(tmp_path / "two")]) == 0
+
+
 @pytest.mark.parametrize("pause", [0.0, 60.0])  # told of every seed, or of the end
 def test_a_study_that_is_stopped_leaves_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float

@@ -31,8 +31,10 @@ def restore(storage: Storage, records: Iterable[Record]) -> int:
         How many were added.
 
     Raises:
-        DataError: a record lacks what its table is divided by.
+        DataError: a record lacks what its table is divided by, or says something else than others.
     """
+    records = list(records)
+    _check_columns(records)
     cells: dict[str, list[Record]] = {}
     for record in records:
         try:
@@ -48,6 +50,19 @@ def restore(storage: Storage, records: Iterable[Record]) -> int:
         names += [f"protocol={protocol}"] if protocol else []
         cells.setdefault("/".join(names), []).append(record)
     return sum(_restore_cell(storage, name, group) for name, group in cells.items())
+
+
+def _check_columns(records: list[Record]) -> None:
+    """A study that is divided in two ways would run again what the other way has."""
+    columns: dict[str, object] = {}
+    for record in records:
+        expected = columns.setdefault(record.table, record.columns)
+        if record.columns != expected:
+            raise DataError(
+                f"{record.table}: expected records that all have columns {expected}, got "
+                f"{record.columns} for {record.dataset}, {record.model}, {record.init}. Write the "
+                f"same columns into every line of the file."
+            )
 
 
 def _part(record: Record) -> dict[str, Any]:
