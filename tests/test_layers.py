@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import (
     APPNP,
+    GAT,
     ARMAConv,
     ChebConv,
     DirGNNConv,
@@ -500,17 +501,50 @@ def test_options_that_are_not_described_are_refused(kind: str) -> None:
         virgo.plan(NOT_DESCRIBED[kind](), data, "virgo-forward")
 
 
+def frozen_scores(model: nn.Module) -> nn.Module:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not name.endswith("att_src"))
+    return model
+
+
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: GATConv(9, 4, heads=2),
-        lambda: GATConv(9, 4, heads=2, concat=False),
+        lambda: TransformerConv(9, 4, heads=2),
+        lambda: GAT(9, 4, 2, 3, heads=2, concat=False),
+        lambda: frozen_scores(GAT(9, 4, 2, 3, heads=2)),
         lambda: MixHopConv(9, 4),
         lambda: RGCNConv(9, 4, num_relations=3),
     ],
-    ids=["heads", "mean-of-heads", "mixhop", "rgcn"],
+    ids=["heads", "mean-of-heads", "frozen-scores", "mixhop", "rgcn"],
 )
 def test_mirrored_pairs_need_outputs_that_share_coefficients(make: Any) -> None:
     """The mean of two mirrored heads would be exactly zero."""
     with pytest.raises(virgo.OptionError, match=r"mirrored.*side by side"):
         virgo.plan(make(), dataset("directed"), "virgo-forward", distribution="mirrored")
+
+
+@pytest.mark.parametrize("distribution", ["mirrored", "spectral"])
+@pytest.mark.parametrize("options", [{}, {"v2": True}, {"v2": True, "edge_dim": 3}], ids=repr)
+def test_heads_of_attention_are_paired_and_start_as_a_mean(
+    options: dict[str, Any], distribution: str
+) -> None:
+    """All heads take the mean, so the network is linear, which with drawn scores it is not."""
+    data = dataset("directed")
+    model = GAT(9, 8, 4, 3, heads=2, **options).double()
+    x, other = (torch.rand(data.num_nodes, 9, dtype=torch.float64) for _ in range(2))
+
+    def bend() -> float:
+        """By how much the output of a sum is not the sum of outputs."""
+        with torch.no_grad():
+            parts = [model(value, data.edge_index) for value in (x, other, x + other)]
+        return float((parts[0] + parts[1] - parts[2]).abs().max() / parts[2].abs().max())
+
+    plan = virgo.init_(model, data, "virgo-backward", distribution=distribution)
+    scores = [name for name, _ in model.named_parameters() if ".att" in name]
+    assert scores
+    assert set(scores) <= set(plan.biases)
+    assert bend() < 1e-12  # rounding of four layers in float64
+    virgo.init_(model, data, "virgo-backward", distribution="orthogonal")
+    assert not set(scores) & set(virgo.plan(model, data, "virgo-backward").biases)
+    assert bend() > 1e-3  # negative control: the same zero scores, but no pairs

@@ -299,7 +299,7 @@ def account(plan: Plan, study: Study) -> Plan:
         is_bias = layer is not None and name.endswith("bias") and _is_bias(name, planned, study)
         if not parameter.requires_grad:
             left_alone.append((name, "frozen (requires_grad=False)"))
-        elif is_bias and plan.bias == "zero":
+        elif name in study.zero_scores or (is_bias and plan.bias == "zero"):
             biases.append(name)
         elif is_bias:
             left_alone.append((name, "bias='keep'"))

@@ -511,7 +511,12 @@ class Study:
         if self.distribution not in PAIRED:
             return False, False
         uses = self.uses[name]
-        if self.parameters[name].dim() > 2 or not all(term.can_mirror for _, _, term in uses):
+        fixed = [score for score in self.zero_scores if not self.parameters[score].requires_grad]
+        can_mirror = not fixed and all(
+            term.can_mirror or (term.scores and self.is_last(call, stage))  # the end has no pairs
+            for call, stage, term in uses
+        )
+        if self.parameters[name].dim() > 2 or not can_mirror:
             raise OptionError(
                 f"{name}: distribution='mirrored' pairs hidden units, expected one matrix whose "
                 f"outputs share their coefficients, got relations, heads or parts side by side. "
@@ -527,6 +532,19 @@ class Study:
                 f"distribution."
             )
         return mirror_in, mirror_out
+
+    @cached_property
+    def zero_scores(self) -> frozenset[str]:
+        """What paired weights set to zero, so that heads share their coefficients."""
+        if self.distribution not in PAIRED:
+            return frozenset()
+        return frozenset(
+            self.full_name(self.trace.calls[call], score)
+            for uses in self.uses.values()
+            for call, _, term in uses
+            if term.heads > 1
+            for score in term.scores
+        )
 
     def _is_paired(self, call: int, stage: int, term: Term) -> bool:
         """Whether a use reads pairs: from an earlier stage, through no Linear of another kind."""

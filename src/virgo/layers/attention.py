@@ -12,7 +12,9 @@ are alike. ``tests/test_layers.py`` measures by how much it is off. The gradient
 coefficients is neglected in the same way. Edge features only enter the scores (GAT, GATv2, RGAT);
 TransformerConv also adds them to its messages, which the plan leaves out, as it does for GINE.
 
-Weights that only make scores (``att``, ``lin_r`` of GATv2, keys and queries) are left alone.
+Weights that only make scores (``att``, ``lin_r`` of GATv2, keys and queries) are left alone, but
+for paired weights (mirrored, spectral) of several heads: there the vectors of GAT and GATv2 start
+at zero, as :mod:`virgo.related.gat_balanced` has them, and the mean is exact.
 """
 
 from __future__ import annotations
@@ -33,7 +35,13 @@ def _mean(view: LayerView, *, add_self_loops: bool) -> NodeOperator:
 
 
 def value_term(
-    layer: Any, operator: NodeOperator, weight: str, share: float = 1.0, *, in_first: bool = False
+    layer: Any,
+    operator: NodeOperator,
+    weight: str,
+    share: float = 1.0,
+    *,
+    in_first: bool = False,
+    scores: tuple[str, ...] = (),
 ) -> Term:
     """Values of all heads, side by side or averaged.
 
@@ -46,13 +54,14 @@ def value_term(
         weight: its name.
         share: what they are multiplied by.
         in_first: how it is stored.
+        scores: what a plan may set to zero so that every head takes the mean.
 
     Returns:
         The term.
     """
     averaged = 1 if layer.concat else layer.heads
     scaled = Composite.scaled(share * averaged**-0.5, operator)
-    return Term(scaled, weight, in_first, heads=layer.heads, outputs=1 / averaged)
+    return Term(scaled, weight, in_first, heads=layer.heads, outputs=1 / averaged, scores=scores)
 
 
 @register_layer(pyg.GATConv)
@@ -78,7 +87,10 @@ def _supergat(layer: pyg.SuperGATConv, view: LayerView) -> list[Stage]:
 
 
 def _attention(layer: Any, view: LayerView, weight: str) -> list[Stage]:
-    terms = [value_term(layer, _mean(view, add_self_loops=layer.add_self_loops), weight)]
+    mean = _mean(view, add_self_loops=layer.add_self_loops)
+    _, scores = value_and_scores(layer) or (weight, [])
+    vectors = tuple(name for name in scores if name.startswith("att"))
+    terms = [value_term(layer, mean, weight, scores=vectors)]
     if getattr(layer, "res", None) is not None:
         terms.append(Term(view.graph.identity(), "res.weight"))
     return [tuple(terms)]

@@ -30,6 +30,8 @@ class Term:
         heads: the number of parts of its output that have coefficients of their own (attention).
         outputs: the width of the layer's output over that of the weight: ``1 / heads`` where heads
             are averaged, the number of terms where their outputs stand side by side.
+        scores: the names of what makes the coefficients differ between heads; where all of it is
+            zero, every head has the same (attention: those of a mean).
     """
 
     operator: NodeOperator
@@ -37,6 +39,7 @@ class Term:
     in_first: bool = False
     heads: int = 1
     outputs: float = 1.0
+    scores: tuple[str, ...] = ()
 
     def fans(self, shape: Sequence[int]) -> tuple[int, int]:
         """Fan in and fan out of a weight of this shape.
@@ -57,8 +60,11 @@ class Term:
 
     @property
     def can_mirror(self) -> bool:
-        """Whether units of its output can come in pairs of opposite sign."""
-        return self.heads == 1 and self.outputs == 1.0
+        """Whether units of its output can come in pairs of opposite sign.
+
+        Both units of a pair need the same coefficients, so several heads need zero ``scores``.
+        """
+        return (self.heads == 1 or bool(self.scores)) and self.outputs == 1.0
 
 
 Stage = tuple[Term, ...]
