@@ -56,7 +56,7 @@ FEWEST = 5  # seeds of a cell that is drawn
 #: A deep network moves by the product of its layers' steps, so rates fall with depth; dropout
 #: multiplies its noise by every layer too.
 GRIDS: dict[int, dict[str, list[float]]] = {
-    2: {"lr": [0.05, 0.01, 0.003], "dropout": [0.5, 0.0]},
+    2: {"lr": [0.05, 0.01, 0.003], "dropout": [0.8, 0.5, 0.0]},
     4: {"lr": [0.01, 0.003], "dropout": [0.5, 0.0]},
     8: {"lr": [0.01, 0.003, 0.001], "dropout": [0.25, 0.0]},
     16: {"lr": [0.003, 0.001, 0.0003], "dropout": [0.0]},
