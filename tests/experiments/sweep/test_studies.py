@@ -14,7 +14,7 @@ import torch
 from kit.commands import run as command
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GCN, GCNConv, global_mean_pool
+from torch_geometric.nn import GCN, GIN, GCNConv, global_mean_pool
 
 import virgo
 from virgo.cli import sweeping
@@ -243,6 +243,21 @@ def test_a_result_that_is_no_number_counts_as_diverged(graph: Data, tmp_path: Pa
 
     result = small(graph, tmp_path, train=train, seeds=1)
     assert {seed["status"] for record in result.records for seed in record.seeds} == {"diverged"}
+
+
+def test_a_method_that_refuses_a_network_does_not_end_the_study(
+    graph: Data, tmp_path: Path
+) -> None:
+    calls = Calls()
+    result = small(graph, tmp_path, model=GIN, inits=["xavier", "g-init", "lecun"], train=calls)
+    status = {record.init: {seed["status"] for seed in record.seeds} for record in result.records}
+    assert status == {"xavier": {"ok"}, "g-init": {"refused"}, "lecun": {"ok"}}
+    assert len(calls.seen) == 4  # nothing was trained from what was refused
+    assert {*result.failed.values()} == {2}
+    assert "which sums" in "".join(result.failed)
+    assert "2 of 2 seeds refused" in str(result)
+    small(graph, tmp_path, model=GIN, inits=["g-init"], train=calls, retry_failed=True)
+    assert len(calls.seen) == 4  # it would refuse again
 
 
 def test_too_few_logits_and_empty_parts_are_found_at_once(graph: Data, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import virgo
-from virgo.errors import VirgoError
+from virgo.errors import LayerError, VirgoError
 from virgo.experiments.sweep.grids import GridCell
 from virgo.experiments.sweep.records import Config, SeedResult
 from virgo.experiments.tasks.calling import imported
@@ -63,7 +63,7 @@ class Bench:
         return {**facts, "grid": cell.grid, **self._words, **(own(cell) if own else {})}
 
     def run(self, cell: GridCell, config: Config, seed: int) -> SeedResult:
-        """Run one seed; an exception becomes its result.
+        """Run one seed; an exception becomes its result, and so does a method's refusal.
 
         Args:
             cell: dataset, model and method.
@@ -80,6 +80,9 @@ class Bench:
         try:
             dataset = self._loaded(cell.dataset)
             outcome = self._run(dataset, cell.model, cell.init, config, seed, **self._how)
+        except LayerError as error:  # a method that is not for this network: the others go on
+            seconds = round(time.perf_counter() - start, 4)
+            return failed(seed, "refused", " ".join(str(error).split())[:300], seconds)
         except VirgoError:
             raise
         except Exception as error:

@@ -48,7 +48,7 @@ class Chosen:
         config: the configuration.
         valid: its mean validation over the seeds, in percent.
         tests: seed -> test value in percent, of the seeds that finished.
-        failed: seed -> "diverged" or "out of memory".
+        failed: seed -> "diverged", "refused" or "out of memory".
         competing: configurations that had all the seeds asked for, or failed.
         searched: configurations with at least one seed.
         total: configurations of the grid; None if there is no grid for this cell.
