@@ -64,14 +64,19 @@ def _searched(table: str, dataset: str, model: str) -> Space | None:
     whole = space_of(table, dataset, model, "reproduces")
     if whole is None or dataset not in CITATION:
         return None
+    asked = {init for name, _, init in printed(table) if name == dataset}
+    complete = not asked & set(_unfinished(table, dataset, whole))
+    return whole if complete else space_of(table, dataset, model, "reproduces", RAN)
+
+
+def _unfinished(table: str, dataset: str, whole: Space) -> list[str]:
+    """The methods that lack configurations of a grid, or seeds of one."""
     own = {key_of(config) for config in whole.configs}
-    done: dict[str, int] = {}
+    done = dict.fromkeys(grids.inits(table), 0)
     for record in read(table):
         if record.dataset == dataset and len(record.seeds) == whole.seeds:
             done[record.init] = done.get(record.init, 0) + (key_of(record.config) in own)
-    asked = {init for name, _, init in printed(table) if name == dataset}
-    complete = all(done.get(init) == len(own) for init in asked)
-    return whole if complete else space_of(table, dataset, model, "reproduces", RAN)
+    return [init for init in grids.inits(table) if done[init] < len(own)]
 
 
 @cache
@@ -99,7 +104,9 @@ def extent() -> str:
         if space is None or whole is None:
             continue
         if len(space.configs) == len(whole.configs):
-            parts.append(f"all {len(whole.configs)} configurations on {dataset}")
+            lacking = _unfinished("table1", dataset, whole)
+            fewer = f" (fewer for {', '.join(lacking)})" if lacking else ""
+            parts.append(f"all {len(whole.configs)} configurations on {dataset}{fewer}")
         else:
             parts.append(
                 f"{len(space.configs)} of {len(whole.configs)} on {dataset} (weight decay 5e-4, "
