@@ -85,7 +85,8 @@ def chain_of(study: Study, plan: Plan) -> Iterator[ChainLayer]:
         One map after the other, those inside an MLP too.
 
     Raises:
-        LayerError: the calls are no chain, or a weight is not a layer's own.
+        LayerError: the calls are no chain, heads attend on their own, or a weight is not a layer's
+            own.
     """
     rows = {row.weight: row for row in plan.rows}
     for at, (call, stages) in enumerate(zip(study.trace.calls, study.stages, strict=True)):
@@ -95,6 +96,11 @@ def chain_of(study: Study, plan: Plan) -> Iterator[ChainLayer]:
             raise LayerError(
                 f"{call.path}: expected a chain in which each layer reads the one before, got "
                 f"another path. Use virgo.init_(model, data)."
+            )
+        if any(term.heads > 1 for stage in stages for term in stage):
+            raise LayerError(
+                f"latch_: expected layers whose channels share their coefficients, got heads side "
+                f"by side in {call.path}. Use virgo.init_(model, data)."
             )
         for stage in stages:
             names = [study.full_name(call, term.weight) for term in stage if term.weight]
