@@ -42,6 +42,7 @@ from torch_geometric.nn import (
 )
 
 import virgo
+from virgo import calibrate
 from virgo import data as datasets
 from virgo.graph.amplitudes import hops
 from virgo.graph.composites import Composite, Polynomial
@@ -548,3 +549,30 @@ def test_heads_of_attention_are_paired_and_start_as_a_mean(
     virgo.init_(model, data, "virgo-backward", distribution="orthogonal")
     assert not set(scores) & set(virgo.plan(model, data, "virgo-backward").biases)
     assert bend() > 1e-3  # negative control: the same zero scores, but no pairs
+
+
+@pytest.mark.parametrize("distribution", ["mirrored", "spectral"])
+def test_scales_of_paired_heads_are_measured_with_zero_scores(distribution: str) -> None:
+    """As the weights will be used: with the drawn scores, gradients ranged over a factor of six."""
+    data = virgo.data.citation_like(seed=0)
+    torch.manual_seed(0)
+    model = GAT(data.num_features, 32, 8, 7, heads=4)
+    before = [p.clone() for p in model.parameters()]
+    options: dict[str, Any] = {"distribution": distribution, "estimate": "measured"}
+    plan = virgo.plan(model, data, "virgo-backward", **options)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    plan.apply_(model)
+    gradients = virgo.measure(model, data).backward
+    assert max(gradients) / min(gradients) < 1.05  # the tolerance of the measured estimate
+
+
+def test_scores_stay_where_the_models_own_weights_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    worst = iter([10.0, 1.0])  # of what was measured, and of the model as it was
+    monkeypatch.setattr(calibrate, "_worst", lambda achieved, method: next(worst))
+    data = virgo.data.citation_like(seed=0)
+    model = GAT(data.num_features, 8, 4, 7, heads=2)
+    plan = virgo.plan(model, data, "virgo-backward", distribution="mirrored", estimate="measured")
+    assert {row.distribution for row in plan.rows} == {"own"}
+    scores = {name for name, _ in model.named_parameters() if ".att" in name}
+    assert not scores & set(plan.biases)
+    assert scores <= {name for name, _ in plan.left_alone}

@@ -67,6 +67,9 @@ def measure(
         wants_gradient = "backward" in method.directions
         own = observe(model, inputs, forward, chosen_loss if wants_gradient else None)
         own_rms = {name: _mean_square(p) for name, p in study.parameters.items()}
+        with torch.no_grad():
+            for name in study.zero_scores:
+                study.parameters[name].zero_()
         for direction in method.directions:
             units = _units(study, base)
             _draw(model, base, units)

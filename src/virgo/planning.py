@@ -290,6 +290,8 @@ def account(plan: Plan, study: Study) -> Plan:
     """Account for every parameter: biases to zero, and what is left alone with the reason."""
     planned = {row.weight for row in plan.rows}
     layers = {row.layer for row in plan.rows}
+    drawn = any(row.distribution != "own" for row in plan.rows)
+    zeros = study.zero_scores if drawn else frozenset()
     biases: list[str] = []
     left_alone: list[tuple[str, str]] = []
     for name, parameter in study.model.named_parameters():
@@ -299,7 +301,7 @@ def account(plan: Plan, study: Study) -> Plan:
         is_bias = layer is not None and name.endswith("bias") and _is_bias(name, planned, study)
         if not parameter.requires_grad:
             left_alone.append((name, "frozen (requires_grad=False)"))
-        elif name in study.zero_scores or (is_bias and plan.bias == "zero"):
+        elif name in zeros or (is_bias and plan.bias == "zero"):
             biases.append(name)
         elif is_bias:
             left_alone.append((name, "bias='keep'"))
