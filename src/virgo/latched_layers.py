@@ -358,8 +358,8 @@ class LatchedLayers:
                 weight = self._reading(at, row, votes, source)
             else:
                 # Virgo's scale is for terms whose weights are independent, and these are alike
-                scale = row.std * math.sqrt(self._pairs) if len(layer.rows) == 1 else votes
-                mixed = self._mixing(scale, votes, source) @ self._read(at) if at else None
+                mirrored = row.std * math.sqrt(self._pairs) if len(layer.rows) == 1 else votes
+                mixed = self._mixing(mirrored, votes, source) @ self._read(at) if at else None
                 signal = votes * self._looking(source) if mixed is None else mixed
                 if turn is not None:
                     signal = torch.cat([signal[: self._linear], turn @ signal])

@@ -81,16 +81,12 @@ class Bench:
             dataset = self._loaded(cell.dataset)
             outcome = self._run(dataset, cell.model, cell.init, config, seed, **self._how)
         except LayerError as error:  # a method that is not for this network: the others go on
-            seconds = round(time.perf_counter() - start, 4)
-            return failed(seed, "refused", " ".join(str(error).split())[:300], seconds)
+            return _ended(seed, "refused", str(error), start)
         except VirgoError:
             raise
         except Exception as error:
-            seconds = round(time.perf_counter() - start, 4)
-            text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            return failed(
-                seed, "out of memory" if is_out_of_memory(error) else "failed", text, seconds
-            )
+            status = "out of memory" if is_out_of_memory(error) else "failed"
+            return _ended(seed, status, f"{type(error).__name__}: {error}", start)
         result = asdict(outcome)
         for name in ("valid", "test"):
             value = result[name]
@@ -100,6 +96,12 @@ class Bench:
         if self._curves:
             result["curve"] = [[epoch, round(valid, 6)] for epoch, valid in curve]
         return {"seed": seed, **result}
+
+
+def _ended(seed: int, status: str, message: str, start: float) -> SeedResult:
+    """The result of a seed that an exception has ended, in one short line."""
+    text = " ".join(message.split())[:300]
+    return failed(seed, status, text, round(time.perf_counter() - start, 4))
 
 
 def failed(seed: int, status: str, message: str, seconds: float = 0.0) -> SeedResult:
