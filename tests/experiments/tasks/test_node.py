@@ -18,7 +18,7 @@ from virgo.experiments import tasks
 from virgo.experiments.data.ogb_files import evaluator
 from virgo.experiments.models.convolutions import operator_entries
 from virgo.experiments.tasks import NodeTask, Outcome, Seeds, Settings, Training, run
-from virgo.experiments.tasks.fused import Constant, relu_dropout
+from virgo.experiments.tasks.fused import WIDE, Constant, relu_dropout
 from virgo.experiments.tasks.metrics import accuracy, rocauc
 
 SMALL = {"hidden_channels": 16, "num_layers": 2, "lr": 0.01, "epochs": 30, "dropout": 0.5}
@@ -91,6 +91,47 @@ def test_a_constant_multiplies_as_a_matrix_does() -> None:
         torch.testing.assert_close(out, dense @ h)
         (out**2).sum().backward()
         torch.testing.assert_close(h.grad, 2 * dense.t() @ (dense @ h.detach()))
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("width", [WIDE - 1, WIDE, WIDE + 9])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("start", ["none", "bias", "rows", "one row"])
+def test_the_last_steps_of_a_layer_are_what_autograd_computes(
+    width: int, relu: bool, start: str
+) -> None:
+    """On both sides of the width from which the compiled loop serves; rows of 0 to 12 entries."""
+    generator = torch.Generator().manual_seed(width)
+    count = 1 if start == "one row" else 14
+    row = torch.repeat_interleave(torch.arange(count), torch.arange(count) if count > 1 else 6)
+    row = row[row != count - 1] if count > 1 else row  # the last row is empty, too
+    col = torch.randint(0, 11, (row.numel(),), generator=generator)
+    value = torch.randn(row.numel(), generator=generator)
+    dense = torch.zeros(count, 11).index_put((row, col), value, accumulate=True)
+    x = torch.randn(11, width, generator=generator)
+    added = None
+    if start != "none":
+        shape = (width,) if start == "bias" else (count, width)
+        added = torch.randn(shape, generator=generator)
+    results = []
+    for matrix in (None, Constant.sparse(row, col, value, (count, 11))):
+        leaves = [t.clone().requires_grad_() for t in (x, added) if t is not None]
+        if matrix is None:
+            out = dense @ leaves[0] + (leaves[1] if len(leaves) > 1 else 0)
+            out = out.relu() if relu else out
+        else:
+            out = matrix.propagate(*leaves, relu=relu)
+        (out * torch.linspace(-1, 1, width)).sum().backward()
+        results.append([out.detach(), *(leaf.grad for leaf in leaves)])
+    torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_product_of_the_wrong_shape_reads_nothing() -> None:
+    """The compiled loop looks up whatever it is told to; PyTorch's error comes first."""
+    matrix = Constant.sparse(torch.tensor([0]), torch.tensor([10]), torch.ones(1), (3, 11))
+    with pytest.raises(RuntimeError):
+        matrix @ torch.ones(4, WIDE)
 
 
 def test_gcns_operator_is_pygs(dataset: Dataset) -> None:

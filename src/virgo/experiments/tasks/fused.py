@@ -21,6 +21,7 @@ from torch import Tensor
 from virgo.devices import has_csr, moved
 
 Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.uint32]
 _jit = numba.njit(cache=True, nogil=True, fastmath=True)
 
 
@@ -72,6 +73,37 @@ class _ReluDropout(torch.autograd.Function):
         flat = [array.numpy().reshape(-1) for array in (grad, out, result)]
         _backward(flat[0], flat[1], flat[2], ctx.scale)
         return result, None, None, None
+
+
+@_jit
+def _aggregate(
+    pointer: Ids, column: Ids, value: Floats, x: Floats, start: Floats, out: Floats, relu: bool
+) -> None:
+    # A row of the result stays in the first cache until it is done. Four edges at a time, as every
+    # pass over the row reads and writes it; indices are unsigned, as numba would otherwise look
+    # whether one counts from the end.
+    edge, repeated = pointer[0], start.shape[0] == 1
+    for row in range(np.uint64(out.shape[0])):
+        total, first = out[row], start[np.uint64(0) if repeated else row]
+        stop = pointer[row + np.uint64(1)]
+        for i in range(total.size):
+            total[i] = first[i]
+        while edge + np.uint32(4) <= stop:
+            a, b = x[column[edge]], x[column[edge + np.uint32(1)]]
+            c, d = x[column[edge + np.uint32(2)]], x[column[edge + np.uint32(3)]]
+            p, q = value[edge], value[edge + np.uint32(1)]
+            r, s = value[edge + np.uint32(2)], value[edge + np.uint32(3)]
+            for i in range(total.size):
+                total[i] += p * a[i] + q * b[i] + r * c[i] + s * d[i]
+            edge += np.uint32(4)
+        while edge < stop:
+            a, p = x[column[edge]], value[edge]
+            for i in range(total.size):
+                total[i] += p * a[i]
+            edge += np.uint32(1)
+        if relu:
+            for i in range(total.size):
+                total[i] = max(total[i], np.float32(0))
 
 
 class Kernels:
@@ -223,23 +255,103 @@ class Constant:
         return self.matrix.values().numel()
 
     def __matmul__(self, other: Tensor) -> Tensor:
-        result: Tensor = _Multiply.apply(other, self)  # type: ignore[no-untyped-call]
+        return self.propagate(other)
+
+    def propagate(self, x: Tensor, start: Tensor | None = None, *, relu: bool = False) -> Tensor:
+        """``start + matrix @ x``, after a ReLU if asked for: a layer's last steps in one pass.
+
+        Args:
+            x: what is multiplied.
+            start: a bias, or a row for each row of the result.
+            relu: whether negative numbers become zero.
+
+        Returns:
+            The result, which passes gradients on to ``x`` and ``start``.
+        """
+        result: Tensor = _Propagate.apply(x, start, self, relu)  # type: ignore[no-untyped-call]
         return result
 
 
 #: How many multiplications of a dense product take the time of one of a sparse product (measured).
 DENSE_ADVANTAGE = 8
+#: Columns from which on the loop above is faster than PyTorch's sparse product (measured).
+WIDE = 64
 
 
-class _Multiply(torch.autograd.Function):
+class _Propagate(torch.autograd.Function):
+    """Keeps its output where there is a ReLU: where that is positive, the gradient passes."""
+
     @staticmethod
-    def forward(ctx: Any, other: Tensor, constant: Constant) -> Tensor:
-        ctx.constant = constant
-        return multiply(constant.matrix, other)
+    def forward(
+        ctx: Any, x: Tensor, start: Tensor | None, constant: Constant, relu: bool
+    ) -> Tensor:
+        out = product(constant.matrix, x, start, relu=relu)
+        ctx.constant, ctx.relu = constant, relu
+        ctx.is_bias = start is not None and start.dim() == 1
+        ctx.save_for_backward(*([out] if relu else []))
+        return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None]:
-        return multiply(ctx.constant.transposed, grads[0].contiguous()), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad = grads[0].contiguous()
+        if ctx.relu:
+            grad = torch.ops.aten.threshold_backward(grad, *ctx.saved_tensors, 0)
+        to_x = product(ctx.constant.transposed, grad) if ctx.needs_input_grad[0] else None
+        to_start = grad.sum(0) if ctx.is_bias else grad
+        return to_x, to_start if ctx.needs_input_grad[1] else None, None, None
+
+
+def _has_loop(matrix: Matrix, x: Tensor) -> bool:
+    """Whether the loop above is made for a product: wide, in one thread, of fitting parts."""
+    return (
+        isinstance(matrix, Tensor)
+        and matrix.layout == torch.sparse_csr
+        and matrix.crow_indices().dtype == torch.int32
+        and matrix.dtype == torch.float32
+        and Kernels.fit(x)
+        and x.shape[0] == matrix.shape[1]
+        and x.shape[1] >= WIDE
+        and torch.get_num_threads() == 1
+    )
+
+
+def product(
+    matrix: Matrix,
+    x: Tensor,
+    start: Tensor | None = None,
+    *,
+    relu: bool = False,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``start + matrix @ x``, after a ReLU if asked for; no gradient passes.
+
+    Args:
+        matrix: a constant one.
+        x: what is multiplied.
+        start: a bias, or a row for each row of the result.
+        relu: whether negative numbers become zero.
+        out: contiguous memory for the result.
+
+    Returns:
+        The result, ``out`` if it was given.
+    """
+    if isinstance(matrix, Tensor) and _has_loop(matrix, x):
+        out = x.new_empty(matrix.size(0), x.size(1)) if out is None else out
+        first = x.new_zeros(x.size(1)) if start is None else start
+        _aggregate(
+            matrix.crow_indices().numpy().view(np.uint32),
+            matrix.col_indices().numpy().view(np.uint32),
+            matrix.values().numpy(),
+            x.detach().contiguous().numpy(),
+            first.detach().contiguous().view(-1, x.size(1)).numpy(),
+            out.detach().numpy(),
+            relu,
+        )
+        return out
+    result = multiply(matrix, x)
+    result = result if start is None else result + start
+    result = result.relu() if relu else result
+    return result if out is None else out.copy_(result)
 
 
 def csr(row: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int]) -> Tensor:
