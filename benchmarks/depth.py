@@ -26,7 +26,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from gat_layer import gat
 from plain_gcn import Workspace
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor, nn
@@ -40,7 +42,7 @@ import virgo
 from virgo.experiments import study
 from virgo.experiments.sweep import records
 from virgo.experiments.sweep.tables import build_study
-from virgo.experiments.tasks.fused import Constant
+from virgo.experiments.tasks.fused import Constant, relu_dropout
 from virgo.report.results import accuracy_over_depth
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -202,47 +204,62 @@ def with_constants(data: Data) -> Data:
     return data
 
 
-def output(model: nn.Module, data: Data) -> Tensor:
-    """All logits. Layers by hand: autograd would transpose a sparse matrix at every step."""
+Times = Callable[[Tensor], Tensor]
+Drop = Callable[[Tensor, float], Tensor]
+
+
+def output(model: nn.Module, data: Data, rng: np.random.Generator | None = None) -> Tensor:
+    """All logits, with dropout in training; PyG's layers by hand.
+
+    Autograd would transpose a sparse matrix at every step, and PyTorch's dropout would take most
+    of a shallow network's time (:mod:`virgo.experiments.tasks.fused`).
+    """
+
+    def drop(h: Tensor, p: float) -> Tensor:  # every h is behind a ReLU
+        return relu_dropout(h, p, rng) if model.training and p else h
+
     if isinstance(model, GCNII):
-        return _gcnii(model, data)
-    layer = LAYERS.get(type(model))
-    if layer is None:  # attention gathers along edges
-        return model(data.x, data.edge_index)
-    if isinstance(model, GCN) and model.training and not model.dropout.p:
+        return _gcnii(model, data, drop)
+    layer, p = LAYERS[type(model)], model.dropout.p
+    if isinstance(model, GCN) and model.training and not p:
         return data.workspace.logits(model.convs)
     times, last = data.constant_x.__matmul__, model.convs[-1]
     for conv in model.convs:
-        h = layer(conv, data, times, conv is not last)
-        times = functional.dropout(h, model.dropout.p, model.training).matmul
+        h = layer(conv, data, times, conv is not last, drop)
+        times = drop(h, p).matmul if conv is not last else None
     return h
 
 
-def _gcn(conv: nn.Module, data: Data, times: Callable[[Tensor], Tensor], relu: bool) -> Tensor:
+def _gcn(conv: nn.Module, data: Data, times: Times, relu: bool, drop: Drop) -> Tensor:
     return data.operator.propagate(times(conv.lin.weight.t()), conv.bias, relu=relu)
 
 
-def _sage(conv: nn.Module, data: Data, times: Callable[[Tensor], Tensor], relu: bool) -> Tensor:
+def _sage(conv: nn.Module, data: Data, times: Times, relu: bool, drop: Drop) -> Tensor:
     own = times(conv.lin_r.weight.t()) + conv.lin_l.bias
     return data.mean.propagate(times(conv.lin_l.weight.t()), own, relu=relu)
 
 
-def _gin(conv: nn.Module, data: Data, times: Callable[[Tensor], Tensor], relu: bool) -> Tensor:
+def _gin(conv: nn.Module, data: Data, times: Times, relu: bool, drop: Drop) -> Tensor:
     first, second = conv.nn.lins
     h = second(data.sum.propagate(times(first.weight.t()), first.bias, relu=True))
     return h.relu() if relu else h
 
 
-def _gcnii(model: GCNII, data: Data) -> Tensor:
-    drop = partial(functional.dropout, p=model.dropout, training=model.training)
+def _gat(conv: nn.Module, data: Data, times: Times, relu: bool, drop: Drop) -> Tensor:
+    h = gat(conv, times(conv.lin.weight.t()), data.operator, drop) + conv.bias
+    return h.relu() if relu else h
+
+
+def _gcnii(model: GCNII, data: Data, drop: Drop) -> Tensor:
+    p = model.dropout
     h = start = data.constant_x.propagate(model.first.weight.t(), model.first.bias, relu=True)
     for conv in model.convs:
-        h = (1 - conv.alpha) * (data.operator @ drop(h)) + conv.alpha * start
+        h = (1 - conv.alpha) * (data.operator @ drop(h, p)) + conv.alpha * start
         h = ((1 - conv.beta) * h + conv.beta * (h @ conv.weight1)).relu()
-    return model.last(drop(h))
+    return model.last(drop(h, p))
 
 
-LAYERS = {GCN: _gcn, GraphSAGE: _sage, GIN: _gin}
+LAYERS = {GCN: _gcn, GraphSAGE: _sage, GIN: _gin, GAT: _gat}
 
 
 def train(model: nn.Module, data: Data, config: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -252,28 +269,27 @@ def train(model: nn.Module, data: Data, config: dict[str, Any], seed: int) -> di
     optimiser = torch.optim.Adam(model.parameters(), lr=config["lr"], weight_decay=WEIGHT_DECAY)
     best: dict[str, Any] = {"valid": -1.0, "test": 0.0, "epoch": 0}
     curve = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for epoch in range(EPOCHS):
-            model.train()
-            optimiser.zero_grad()
-            logits = output(model, data)
-            loss = functional.cross_entropy(logits[train_mask], data.y[train_mask])
-            if not torch.isfinite(loss):
-                break
-            if config["dropout"]:  # otherwise the training pass is the evaluation pass
-                model.eval()
-                with torch.no_grad():
-                    logits = output(model, data)
-            right = logits.detach().argmax(1) == data.y
-            valid, test = (right[mask].float().mean().item() for mask in (val_mask, test_mask))
-            curve.append((epoch, valid))
-            if valid > best["valid"]:
-                best = {"valid": valid, "test": test, "epoch": epoch}
-            if epoch - best["epoch"] >= PATIENCE:
-                break
-            loss.backward()
-            optimiser.step()
+    rng = np.random.default_rng(seed)
+    for epoch in range(EPOCHS):
+        model.train()
+        optimiser.zero_grad()
+        logits = output(model, data, rng)
+        loss = functional.cross_entropy(logits[train_mask], data.y[train_mask])
+        if not torch.isfinite(loss):
+            break
+        if config["dropout"]:  # otherwise the training pass is the evaluation pass
+            model.eval()
+            with torch.no_grad():
+                logits = output(model, data)
+        right = logits.detach().argmax(1) == data.y
+        valid, test = (right[mask].float().mean().item() for mask in (val_mask, test_mask))
+        curve.append((epoch, valid))
+        if valid > best["valid"]:
+            best = {"valid": valid, "test": test, "epoch": epoch}
+        if epoch - best["epoch"] >= PATIENCE:
+            break
+        loss.backward()
+        optimiser.step()
     reached = next(e for e, v in curve if v >= 0.95 * best["valid"]) if curve else 0
     return {**best, "epochs": len(curve), "curve": [(reached, 0.95 * best["valid"])]}
 
