@@ -25,64 +25,66 @@ _jit = numba.njit(cache=True, nogil=True, fastmath=True)
 @_jit
 def _attend(
     pointer: Ids, column: Ids, x: Floats, source: Floats, target: Floats, kept: Floats,
-    slope: float, alpha: Floats, out: Floats,
+    slope: np.float32, alpha: Floats, out: Floats,
 ) -> None:  # fmt: skip
     """``alpha``: a softmax per node and head; ``out``: the sum of ``alpha * kept * x``."""
     heads, width = source.shape[1], x.shape[1] // source.shape[1]
+    largest, summed = np.empty(heads, np.float32), np.empty(heads, np.float32)
     for row in range(np.uint64(out.shape[0])):
         begin, stop = pointer[row], pointer[row + np.uint64(1)]
-        total = out[row]
-        total[:] = 0
-        for head in range(heads):
-            largest = np.float32(-np.inf)
-            for edge in range(begin, stop):
-                score = source[column[edge], head] + target[row, head]
-                score = score if score > 0 else np.float32(slope) * score
-                alpha[edge, head] = score
-                largest = max(largest, score)
-            summed = np.float32(0)
-            for edge in range(begin, stop):
-                alpha[edge, head] = np.exp(alpha[edge, head] - largest)
-                summed += alpha[edge, head]
-            for edge in range(begin, stop):
-                alpha[edge, head] /= summed
+        largest[:], summed[:], out[row] = -np.inf, 0, 0
         for edge in range(begin, stop):
-            sent = x[column[edge]]
+            theirs, weight = source[column[edge]], alpha[edge]
             for head in range(heads):
-                weight = alpha[edge, head] * kept[edge, head]
-                for i in range(head * width, (head + 1) * width):
-                    total[i] += weight * sent[i]
+                score = theirs[head] + target[row, head]
+                weight[head] = max(score, slope * score)
+                largest[head] = max(largest[head], weight[head])
+        for edge in range(begin, stop):
+            weight = alpha[edge]
+            for head in range(heads):
+                weight[head] = np.exp(weight[head] - largest[head])
+                summed[head] += weight[head]
+        for edge in range(begin, stop):
+            sent, weight, keep = x[column[edge]], alpha[edge], kept[edge]
+            for head in range(heads):
+                weight[head] /= summed[head]
+                scale, first = weight[head] * keep[head], head * width
+                total, part = out[row, first : first + width], sent[first : first + width]
+                for i in range(width):
+                    total[i] += scale * part[i]
 
 
 @_jit
 def _attend_backward(
     pointer: Ids, column: Ids, x: Floats, source: Floats, target: Floats, kept: Floats,
-    slope: float, alpha: Floats, grad: Floats, to_x: Floats, to_source: Floats, to_target: Floats,
+    slope: np.float32, alpha: Floats, grad: Floats,
+    to_x: Floats, to_source: Floats, to_target: Floats,
 ) -> None:  # fmt: skip
     heads, width = source.shape[1], x.shape[1] // source.shape[1]
-    of_alpha = np.empty((pointer[-1] - pointer[0], heads), np.float32)
+    of_alpha = np.empty(alpha.shape, np.float32)
+    mean = np.empty(heads, np.float32)
     for row in range(np.uint64(grad.shape[0])):
         begin, stop = pointer[row], pointer[row + np.uint64(1)]
-        arrived = grad[row]
+        mean[:] = 0
         for edge in range(begin, stop):
             sent, back = x[column[edge]], to_x[column[edge]]
             for head in range(heads):
-                keep = kept[edge, head]
-                weight = alpha[edge, head] * keep
-                product = np.float32(0)
-                for i in range(head * width, (head + 1) * width):
-                    product += arrived[i] * sent[i]
-                    back[i] += weight * arrived[i]
+                keep, first = kept[edge, head], head * width
+                arrived = grad[row, first : first + width]
+                part, scale = sent[first : first + width], alpha[edge, head] * keep
+                to_part, product = back[first : first + width], np.float32(0)
+                for i in range(width):
+                    product += arrived[i] * part[i]
+                    to_part[i] += scale * arrived[i]
                 of_alpha[edge, head] = product * keep
-        for head in range(heads):
-            mean = np.float32(0)
-            for edge in range(begin, stop):
-                mean += alpha[edge, head] * of_alpha[edge, head]
-            for edge in range(begin, stop):
-                of_score = alpha[edge, head] * (of_alpha[edge, head] - mean)
-                if source[column[edge], head] + target[row, head] <= 0:
-                    of_score *= np.float32(slope)
-                to_source[column[edge], head] += of_score
+                mean[head] += scale * product
+        for edge in range(begin, stop):
+            theirs, back = source[column[edge]], to_source[column[edge]]
+            for head in range(heads):
+                of_score = alpha[edge, head] * (of_alpha[edge, head] - mean[head])
+                if theirs[head] + target[row, head] <= 0:
+                    of_score *= slope
+                back[head] += of_score
                 to_target[row, head] += of_score
 
 
@@ -90,7 +92,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, source: Tensor, target: Tensor, kept: Tensor, graph: Constant,
-        slope: float,
+        slope: np.float32,
     ) -> Tensor:  # fmt: skip
         pointer, column = graph.matrix.crow_indices(), graph.matrix.col_indices()
         alpha = x.new_empty(column.numel(), source.size(1))
@@ -127,9 +129,11 @@ def gat(
     Returns:
         One row per node.
     """
-    heads = x.view(-1, conv.heads, conv.out_channels)
-    source, target = ((heads * weight).sum(-1) for weight in (conv.att_src, conv.att_dst))
+    # both scores of all heads by one product with a matrix that is zero between heads
+    own = torch.eye(conv.heads).repeat_interleave(conv.out_channels, 0)
+    parts = [weight.reshape(-1, 1) * own for weight in (conv.att_src, conv.att_dst)]
+    source, target = (part.contiguous() for part in (x @ torch.cat(parts, 1)).chunk(2, 1))
     edges = graph.matrix.col_indices().numel()
     kept = drop(x.new_ones(edges, conv.heads), conv.dropout)
-    out = _Attention.apply(x, source, target, kept, graph, conv.negative_slope)
-    return out if conv.concat else out.view_as(heads).mean(1)
+    out = _Attention.apply(x, source, target, kept, graph, np.float32(conv.negative_slope))
+    return out if conv.concat else out.view(-1, conv.heads, conv.out_channels).mean(1)
