@@ -338,7 +338,8 @@ def main() -> None:
     began = time.monotonic()
 
     def report(progress: Any) -> None:
-        print(f"{time.monotonic() - began:7.0f} s  {progress}", file=sys.stderr, flush=True)
+        words = f"{progress.seeds} of {progress.total} seeds, {progress.failed} failed"
+        print(f"{time.monotonic() - began:7.0f} s  {words}", file=sys.stderr, flush=True)
 
     for depth, model in product(args.depths, args.models):
         grid = CEILING if model == "gcnii" else GRIDS[depth]

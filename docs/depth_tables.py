@@ -16,6 +16,7 @@ from virgo.experiments.sweep.statistics import Paired, holm, paired
 RECORDS = Path(__file__).resolve().parent.parent / "results" / "depth_study.jsonl"
 LIMITS = RECORDS.parent / "depth_limit.json"
 DATASETS = ("cora", "citeseer", "pubmed", "photo", "computers", "cs")
+NETWORKS = ("gcn", "sage", "gin", "gat", "gcnii")
 #: Rows, in order: ours, the classics, the related work's, and the ceiling.
 METHODS = (
     "spectral", "latched", "spectral, fitted", "latched, fitted", "classes held",
@@ -48,6 +49,7 @@ FITTED = {
     "latched, fitted": "latches",
     "classes held": "classes held",
 }
+TRAINED = 10.0  # points of validation below spectral weights that count as trained
 FEW = 5  # seeds below which a cell is not shown
 
 
@@ -169,36 +171,28 @@ def _number(cell: Chosen, best: float | None = None) -> str:
 
 
 def speed(network: str = "gcn") -> str:
-    """Epochs until the validation accuracy is 95 % of its best, mean over seeds."""
-    rows = []
-    depths = sorted({k[3] for k in cells() if k[1] == network})
-    for dataset in _order({k[0] for k in cells() if k[1] == network}, DATASETS):
-        for method in _order({k[2] for k in cells() if k[:2] == (dataset, network)}, METHODS):
-            row = [f"{dataset}, {method}"]
-            for d in depths:
-                found = cells().get((dataset, network, method, d))
-                epochs = _epochs(*found) if found else None
-                row.append("" if epochs is None else f"{epochs:.0f}")
-            rows.append(row)
-    table = _table(["", *(f"{d} layers" for d in depths)], rows)
-    return f"{table}\n\n{_ratios(network)}"
+    """Epochs until validation is 95 % of its best over those of spectral weights, by depth.
 
-
-def _ratios(network: str) -> str:
-    """In words: every method's epochs over those of spectral weights, the median over cells."""
-    ratios: dict[str, list[float]] = {}
+    A network that does not train has its best epoch early, so cells count only where its
+    validation is within :data:`TRAINED` points of spectral weights'.
+    """
+    ratios: dict[tuple[str, int], list[float]] = {}
     for (dataset, model, method, layers), found in cells().items():
         ours = cells().get((dataset, network, OURS[0], layers))
         if model == network and method != OURS[0] and ours:
+            if found[0].valid < ours[0].valid - TRAINED:
+                continue
             theirs, mine = _epochs(*found), _epochs(*ours)
             if theirs is not None and mine:
-                ratios.setdefault(method, []).append(theirs / mine)
-    parts = [
-        f"{method} x{statistics.median(ratios[method]):.1f} ({len(ratios[method])})"
-        for method in _order(ratios, METHODS)
-    ]
-    words = ", ".join(parts) or "nothing to compare"
-    return f"Epochs over those of spectral weights, the median over cells (how many): {words}."
+                ratios.setdefault((method, layers), []).append(theirs / mine)
+    depths = sorted({layers for _, layers in ratios})
+    rows = []
+    for method in _order({method for method, _ in ratios}, METHODS):
+        found = [ratios.get((method, d)) for d in depths]
+        rows.append(
+            [method, *(f"x{statistics.median(r):.1f} ({len(r)})" if r else "" for r in found)]
+        )
+    return _table(["", *(f"{d} layers" for d in depths)], rows)
 
 
 def _epochs(chosen: Chosen, mine: list[Record]) -> float | None:
@@ -302,6 +296,38 @@ def choices() -> str:
     header = ["", *(f"{n} layers, {part}" for n in depths for part in ("validation", "test"))]
     seeds = min(len(found[d, n, k]["test"]) for d in datasets for n in depths for k in kinds)
     return f"{_table(header, lines)}\n\nMeans over {', '.join(datasets)}, {seeds} seeds each."
+
+
+def page() -> str:
+    """Every cell: what validation chose, and how it went."""
+    parts = [
+        "# depth: all details\n\n"
+        "Made by `python docs/refresh.py` from `results/`; [depth](../depth.md) says how to read "
+        "it. *Epoch*: the mean one at which validation first is 95 % of its best."
+    ]
+    header = ["layers, method", "lr", "dropout", "validation", "test", "seeds", "epoch"]
+    places = {key[:2] for key in cells()}
+    for network in _order({network for _, network in places}, NETWORKS):
+        for dataset in _order({d for d, other in places if other == network}, DATASETS):
+            mine = {k[2:]: found for k, found in cells().items() if k[:2] == (dataset, network)}
+            rows = []
+            for layers in sorted({layers for _, layers in mine}):
+                for method in _order({m for m, depth in mine if depth == layers}, METHODS):
+                    chosen, runs = mine[method, layers]
+                    epoch = _epochs(chosen, runs)
+                    rows.append(
+                        [
+                            f"{layers}, {method}",
+                            f"{chosen.config['lr']:g}",
+                            f"{chosen.config['dropout']:g}",
+                            f"{chosen.valid:.1f}",
+                            _number(chosen),
+                            str(len(chosen.tests)),
+                            "" if epoch is None else f"{epoch:.0f}",
+                        ]
+                    )
+            parts.append(f"## {network}, {dataset}\n\n{_table(header, rows)}")
+    return "\n\n".join(parts) + "\n"
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -12,6 +12,7 @@ import re
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -616,6 +617,13 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
+#: Whole pages of docs/results/.
+PAGES: dict[str, Callable[[], str]] = {
+    **{name: partial(reproduction.page, name) for name in reproduction.DETAILS},
+    "depth": depth_tables.page,
+}
+
+
 def refreshed(text: str) -> str:
     """``text`` with every table that is ours filled anew."""
     for name, make in TABLES.items():
@@ -636,10 +644,10 @@ def main() -> int:
             stale.append(path.name)
             if "--check" not in sys.argv:
                 path.write_text(fresh, encoding="utf-8")
-    for name in reproduction.DETAILS:  # whole pages
+    for name, make in PAGES.items():
         path = ROOT / "docs" / "results" / f"{name}.md"
-        fresh = reproduction.page(name) if reproduction.built(name).places else None
-        if fresh and (not path.is_file() or path.read_text(encoding="utf-8") != fresh):
+        fresh = make()
+        if not path.is_file() or path.read_text(encoding="utf-8") != fresh:
             stale.append(f"results/{name}.md")
             if "--check" not in sys.argv:
                 path.parent.mkdir(exist_ok=True)
