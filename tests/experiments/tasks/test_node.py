@@ -127,6 +127,18 @@ def test_the_last_steps_of_a_layer_are_what_autograd_computes(
 
 
 @pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_shows_behind_a_relu(value: float) -> None:
+    """Compiled loops with all of fast arithmetic may take a diverged run for one of zeros."""
+    x = torch.full((3, WIDE), value)
+    identity = Constant.sparse(*torch.arange(3).expand(2, 3), torch.ones(3), (3, 3))
+    assert not identity.propagate(x, relu=True).isfinite().any()
+    dropped = relu_dropout(x, 0.5, np.random.default_rng(0))
+    assert ((dropped == 0) | ~dropped.isfinite()).all()
+    assert not dropped.isfinite().all()
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_a_product_of_the_wrong_shape_reads_nothing() -> None:
     """The compiled loop looks up whatever it is told to; PyTorch's error comes first."""
     matrix = Constant.sparse(torch.tensor([0]), torch.tensor([10]), torch.ones(1), (3, 11))

@@ -22,7 +22,9 @@ from virgo.devices import has_csr, moved
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.uint32]
-_jit = numba.njit(cache=True, nogil=True, fastmath=True)
+#: All that fast arithmetic may do but take it that every number is finite: a run that diverges
+#: has to show it.
+_jit = numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz", "arcp", "afn"})
 
 
 @_jit
