@@ -8,7 +8,8 @@ A combination is a dataset, a network (PyG's GCN, GraphSAGE, GIN or GAT of width
 residuals or dropout), a depth and an initialisation. It is trained with Adam, weight decay 5e-4, at
 most 60 epochs, patience 20, learning rate 0.01, one seed; from 8 layers on at most 40 epochs,
 patience 15, at the better of the rates 0.01 and 0.001 by validation accuracy. GCNs on Cora and on
-PubMed come from ``benchmarks/depth.py`` and ``virgo sweep table1``, which trained them for longer.
+PubMed come from an earlier study of depth, whose records are kept, and ``virgo sweep table1``,
+which trained them for longer.
 
 It *trained* where its test accuracy is within 5 points of the best of all combinations of its
 dataset and network. A run that did not train but was still improving in its last epochs is
@@ -69,7 +70,7 @@ ORDER = (
 WIDTH, WEIGHT_DECAY = 64, 5e-4
 EPOCHS, PATIENCE = {True: 60, False: 40}, {True: 20, False: 15}
 RATES = {True: (0.01,), False: (0.001, 0.01)}  # up to 4 layers, deeper
-#: GCNs on Cora are already trained, for longer and on several seeds, by benchmarks/depth.py.
+#: GCNs on Cora were trained for longer and on several seeds, by a study whose script is gone.
 TRAINED = ROOT / "results" / "depth_benchmark.jsonl"
 NAMES = dict(zip(("Xavier", "Kaiming", "Virgo", "mirrored"), METHODS, strict=True))
 #: GCNs on PubMed were trained by ``virgo sweep table1``, up to 4 layers.

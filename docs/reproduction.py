@@ -17,6 +17,7 @@ import leads
 
 from virgo.experiments.sweep import grids, records
 from virgo.experiments.sweep.estimates import costs
+from virgo.experiments.sweep.layouts import signed
 from virgo.experiments.sweep.paper import printed
 from virgo.experiments.sweep.protocols import by_other_folds
 from virgo.experiments.sweep.records import Record
@@ -214,7 +215,12 @@ def firsts(table: ResultsTable) -> str:
         for name, own in columns.items()
         if max(own, key=lambda c: c.paper.mean if c.paper else 0).virgo
     ]
-    ours = [name for name, own in columns.items() if max(own, key=lambda c: c.mean).virgo]
+    ours = []
+    for name, own in columns.items():
+        best = max(round(cell.mean, 9) for cell in own)
+        kinds = {cell.virgo for cell in own if round(cell.mean, 9) == best}
+        if True in kinds:
+            ours.append(f"{name} (tied)" if False in kinds else name)
     return f"paper: {', '.join(theirs) or 'none'}; here: {', '.join(ours) or 'none'}"
 
 
@@ -347,13 +353,11 @@ def citation() -> str:
         row = [init]
         for dataset in CITATION:
             paper = printed("table1").get((dataset, "gcn", init))
-            here = find(close, dataset, "gcn", init)
-            value = shown(here)
-            row += [
-                f"{paper.mean:.2f} ± {paper.sd:.2f}" if paper else "",
-                shown(find(plain, dataset, "gcn", init)),
-                f"**{value}**" if value and within(here) else value,
-            ]
+            row.append(f"{paper.mean:.2f} ± {paper.sd:.2f}" if paper else "")
+            for table in (plain, close):
+                cell = find(table, dataset, "gcn", init)
+                value = shown(cell)
+                row.append(f"**{value}**" if value and within(cell) else value)
         rows.append(row)
     return markdown(header, rows)
 
@@ -462,7 +466,7 @@ def tests() -> str:
                     words,
                     verdict.place.dataset,
                     f"{verdict.virgo} - {verdict.classic}",
-                    f"{pair.difference + 0.0:+.2f}",
+                    signed(pair.difference),
                     f"{pair.low:+.2f} to {pair.high:+.2f}",
                     f"{verdict.holm:.3f}",
                     verdict.answer,

@@ -133,7 +133,7 @@ TO_HOST = {
     "plans.py": 1,  # the same
     "latched_layers.py": 1,  # what a latch holds, its middle and its scale: numbers per channel
     "theory.py": 1,  # an activation at the points of a quadrature
-    "experiments/tasks/fused.py": 3,  # compiled loops
+    "experiments/tasks/fused.py": 9,  # compiled loops
     "experiments/tasks/link/pairs.py": 6,  # compiled loops
     "experiments/tasks/link/negatives.py": 2,  # the edges that negatives avoid
     "experiments/tasks/link/clusters.py": 3,  # METIS

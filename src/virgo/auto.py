@@ -22,6 +22,7 @@ from virgo.balance import Unit, balance, find_units, residual_branches
 from virgo.devices import widest
 from virgo.draws import PAIRED
 from virgo.errors import LayerError, VirgoError, VirgoWarning
+from virgo.layers import is_layer
 from virgo.network.graph_inputs import GraphInputs
 from virgo.network.inputs import Inputs
 from virgo.network.losses import InferredLoss
@@ -32,9 +33,12 @@ from virgo.network.trace import watch
 from virgo.planning import Options, named_plan
 from virgo.plans import Plan, Row
 from virgo.study import looks_up_features
+from virgo.vocabulary import CHANGE
 
 #: A score must fall by this much to count: a range that is a fifth narrower.
 NOISE = 0.1
+#: A score up to which a model that nothing helps is called stable, as `check` does.
+STABLE = math.log10(CHANGE)
 #: No range may grow by more than this factor, however good the rest is.
 WORSE = 1.1
 #: Of more edges than this, candidates are tried on a connected sample of so many nodes.
@@ -171,15 +175,17 @@ def _first_profile(model: nn.Module, inputs: Inputs, options: Options, loss: Los
     try:
         return profile(model, inputs, options.forward, loss)
     except LayerError:
-        watch(model, inputs, options.forward)  # which says what does not fit, where it can
+        if any(map(is_layer, model.modules())):
+            watch(model, inputs, options.forward)  # which says what does not fit, where it can
         raise
 
 
 def pick(candidates: list[Candidate]) -> Candidate:
     """The candidate to keep: the first, which is the model as it is, unless one is clearly better.
 
-    None may make a range wider than it was; of those whose scores differ by no more than noise,
-    the one that comes first (closed forms before measured scales).
+    None may make the wider of the two ranges wider than it was, unless the model as it is passes on
+    nothing or no finite numbers; of those whose scores differ by no more than noise, the one that
+    comes first (closed forms before measured scales).
 
     Args:
         candidates: the model as it is, then the others in order of preference.
@@ -191,9 +197,9 @@ def pick(candidates: list[Candidate]) -> Candidate:
     allowed = [
         c
         for c in others
-        if c.seen.wider <= WORSE * own.seen.wider
-        and c.seen.wider_variance <= WORSE * own.seen.wider_variance
-        and math.isfinite(c.score)
+        if math.isfinite(c.score)
+        and c.seen.wider <= WORSE * own.seen.wider
+        and (math.isinf(own.seen.wider) or c.seen.wider_variance <= WORSE * own.seen.wider_variance)
     ]
     best = min(allowed, key=lambda c: c.score, default=own)
     if best is own or best.score > own.score - NOISE:
@@ -315,8 +321,9 @@ def _explained(
     planned = {row.weight for row in plan.rows} | set(plan.biases)
     reasons = {name: reason for unit in units for name, reason in unit.left_alone}
     reasons |= dict(plan.left_alone)
+    why_kept = "already stable" if own.score <= STABLE else "nothing better was found"
     left_alone = [
-        (name, "already stable" if best is own else reasons.get(name, "outside of every unit"))
+        (name, why_kept if best is own else reasons.get(name, "outside of every unit"))
         for name, _ in model.named_parameters()
         if name not in planned
     ]
@@ -324,7 +331,8 @@ def _explained(
     if not any(unit.weights for unit in units):
         notes.append("nothing to do: no unit has a weight to scale")
     elif best is own:
-        notes.append("already stable: nothing to gain")
+        notes.append("already stable: nothing to gain" if own.score <= STABLE else why_kept)
+        notes += _unsound(model, own)
     if sample is not inputs:
         notes.append(f"tried on a connected sample of {sample.num_nodes:,} nodes")
     choice = {
@@ -344,6 +352,18 @@ def _explained(
         graph=inputs.facts(),
         choice=choice,
     )
+
+
+def _unsound(model: nn.Module, own: Candidate) -> list[str]:
+    """Where the signal of a model that nothing helps is lost: a parameter, or a unit."""
+    for name, parameter in model.named_parameters():
+        if not bool(torch.isfinite(parameter.detach()).all()):
+            return [f"{name} has numbers that are not finite: draw it anew before"]
+    for call in own.seen.calls:
+        if not call.is_sound:
+            lost = "only zeros" if call.signal == 0 else "numbers that are not finite"
+            return [f"{call.path or 'the model'} returns {lost}, whatever was tried"]
+    return []
 
 
 def _ranges(seen: Profile) -> dict[str, float | None]:

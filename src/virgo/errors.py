@@ -218,6 +218,7 @@ def named_options(function: F) -> F:
     """
     parameters = inspect.signature(function).parameters
     name = function.__qualname__.removesuffix(".__init__")
+    home = "virgo.experiments" if function.__module__.startswith("virgo.experiments") else "virgo"
 
     @functools.wraps(function)
     def checked(*args: object, **options: object) -> object:
@@ -225,7 +226,7 @@ def named_options(function: F) -> F:
             if option not in parameters:
                 raise OptionError(
                     f"{name}: expected an option it has, got {option!r}."
-                    f"{suggestion(option, parameters)} See help(virgo.{name})."
+                    f"{suggestion(option, parameters)} See help({home}.{name})."
                 )
         try:
             return function(*args, **options)

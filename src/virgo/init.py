@@ -110,7 +110,7 @@ def init_(
     inputs = _read(bare, data, options, max_graphs, mean_features, features)
     plan = _plan(bare, inputs, name, options, nodes)
     if is_uninitialised(bare):
-        materialise(bare, inputs, forward)
+        materialise(bare, inputs, forward, options.seed)
     watched = name != "auto" and options.estimate == "analytic"
     before = auto.try_profile(bare, inputs, options) if watched else None
     plan.apply_(bare)
@@ -249,7 +249,7 @@ def _plan(model: nn.Module, inputs: Inputs, name: str, options: Options, nodes: 
             return replace(plan, notes=(*plan.notes, note))
     if is_uninitialised(model):
         model = copied(model)
-        materialise(model, inputs, options.forward)
+        materialise(model, inputs, options.forward, options.seed)
     if name == "auto":
         return auto.choose(model, inputs, options)
     return planning.named_plan(model, inputs, name, options)

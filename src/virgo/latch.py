@@ -18,8 +18,7 @@ from virgo.network import reading
 from virgo.network.graph_inputs import is_graph
 from virgo.network.inputs import Forward, Inputs
 from virgo.network.modules import (
-    is_uninitialised,
-    materialise,
+    given_shapes,
     preserved,
     unchanged_on_error,
     unwrap,
@@ -82,18 +81,17 @@ def latch_(
     wish = LatchOptions.checked(hold, linear, after, gain)
     bare, seed = unwrap(model), choose_seed(seed, generator)
     inputs = _read(data)
-    if is_uninitialised(bare):
-        materialise(bare, inputs, forward)
     options = Options(distribution="mirrored", seed=seed, forward=forward)
-    study = studied(bare, inputs, options)
-    try:
-        plan = plan_of(study, rules.find("virgo"), options)
-    except (LayerError, OptionError) as error:  # its advice is on options that are not here
-        reason = str(error).partition(". ")[0]
-        raise LayerError(f"latch_: {reason}. Use virgo.init_(model, data).") from error
-    layers = LatchedLayers(study, plan, wish, inputs.data)
-    with unchanged_on_error(bare), preserved(bare), torch.no_grad():
-        made = layers.write(inputs, forward)
+    with given_shapes(bare, inputs, forward, seed) as shaped:
+        study = studied(shaped, inputs, options)
+        try:
+            plan = plan_of(study, rules.find("virgo"), options)
+        except (LayerError, OptionError) as error:  # its advice is on options that are not here
+            reason = str(error).partition(". ")[0]
+            raise LayerError(f"latch_: {reason}. Use virgo.init_(model, data).") from error
+        layers = LatchedLayers(study, plan, wish, inputs.data)
+        with unchanged_on_error(shaped), preserved(shaped), torch.no_grad():
+            made = layers.write(inputs, forward)
     if made.is_outvoted:
         warnings.warn(
             f"latch_: {made.kept:.0%} of the signs of training rows outlive the vote of "

@@ -28,8 +28,8 @@ from virgo.network.graph_inputs import is_graph
 from virgo.network.inputs import Forward, Inputs, run, training_rows
 from virgo.network.losses import InferredLoss
 from virgo.network.modules import (
-    is_uninitialised,
-    materialise,
+    given_shapes,
+    own_gradients,
     preserved,
     unchanged_on_error,
     unwrap,
@@ -124,13 +124,15 @@ def warm_start(
         )
     if loss is None and inputs.data.get("edge_label") is None:
         training_rows(inputs.data)  # refuses a mask that would let other labels in
-    if is_uninitialised(bare):
-        materialise(bare, inputs, forward)
     chosen = loss or InferredLoss(seed)
-    with unchanged_on_error(bare), preserved(bare):
+    with (
+        given_shapes(bare, inputs, forward, seed) as shaped,
+        unchanged_on_error(shaped),
+        preserved(shaped),
+    ):
         torch.manual_seed(seed)  # of the random state that `preserved` puts back
-        peer = without_edges(inputs).prepared_for(bare)
-        losses = _train(bare, peer, chosen, epochs, lr, weight_decay, forward)
+        peer = without_edges(inputs).prepared_for(shaped)
+        losses = _train(shaped, peer, chosen, epochs, lr, weight_decay, forward)
     return WarmStart(epochs, losses[0], losses[-1], getattr(chosen, "name", "given"))
 
 
@@ -201,9 +203,9 @@ def _train(
                 f"or initialise the model first: virgo.init_(model, data)."
             )
         if epoch < epochs:
-            optimizer.zero_grad()
-            value.backward()
-            optimizer.step()
+            with own_gradients(value, model):
+                call_users_code("a backward pass", value.backward)
+                optimizer.step()
     return losses
 
 

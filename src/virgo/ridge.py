@@ -18,6 +18,7 @@ output is linear in its weights, and others are noticed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from virgo.errors import GraphError, LayerError, OptionError, named_options
+from virgo.errors import GraphError, LayerError, OptionError, named_options, shown
 from virgo.network import reading
 from virgo.network.graph_inputs import is_graph
 from virgo.network.inputs import Forward, is_classes, run, training_rows
@@ -99,8 +100,11 @@ def fit_last_(
     >>> fit.layer, fit.after > fit.before
     ('convs.3', True)
     """
-    if penalty is not None and not penalty > 0:
-        raise OptionError(f"penalty: expected a positive number, got {penalty!r}. Leave it out.")
+    given: object = penalty
+    if given is not None and not (isinstance(given, (int, float)) and 0 < given < math.inf):
+        raise OptionError(
+            f"penalty: expected a positive finite number, got {shown(given)}. Leave it out."
+        )
     bare = unwrap(model)
     if is_graph(data) or is_uninitialised(bare):
         raise GraphError(

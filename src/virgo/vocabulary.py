@@ -26,6 +26,9 @@ COMPARED = (
     "virgo-backward+measured",
 )
 
+#: The factors over all hidden layers that `check` calls bad, and that it mentions.
+CHANGE, WATCHED = 100.0, 30.0
+
 #: The networks that commands and studies know by name.
 MODELS = ("gcn", "sage", "gin", "ngnn-gcn", "ngnn-sage")
 #: Where NGNN inserts linear layers: after the first, the inner, the last, or every layer.

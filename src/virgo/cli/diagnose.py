@@ -34,7 +34,7 @@ from virgo.cli.subjects import (
 from virgo.errors import DataError, needed
 from virgo.experiments.data.roots import CITATION
 from virgo.report.text import text_table
-from virgo.vocabulary import COMPARED
+from virgo.vocabulary import CHANGE, COMPARED, WATCHED
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -247,8 +247,12 @@ def _add_check(commands: Subparsers) -> None:
         "(default: the model's own weights)",
     )
     add("--seed", type=SEED, default=0, help="seed of the draw (default 0)")
-    add("--change", type=float, help="factor over the hidden layers that is bad (default 1000)")
-    add("--watch", type=float, help="factor that is mentioned (default 30)")
+    add(
+        "--change",
+        type=float,
+        help=f"factor over the hidden layers that is bad (default {CHANGE:g})",
+    )
+    add("--watch", type=float, help=f"factor that is mentioned (default {WATCHED:g})")
     add(
         "--format",
         choices=("text", "github"),
@@ -279,7 +283,7 @@ def _add_compare(commands: Subparsers) -> None:
         "--methods",
         nargs="+",
         default=list(COMPARED),
-        help="names, with options after a plus (default: %(default)s)",
+        help=f"names, with options after a plus (default: {' '.join(COMPARED)})",
     )
     add("--seeds", type=int, default=3, help="draws per method (default 3)")
 

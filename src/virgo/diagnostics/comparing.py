@@ -79,6 +79,8 @@ def compare(
         OptionError: if an option is wrong, or every method failed.
     """
     check_draws(seeds)
+    if not methods:
+        raise OptionError("methods: expected at least one, got none. See virgo.methods().")
     takes_depth = wants_depth(make_model)
     if depths and not takes_depth:
         raise OptionError(

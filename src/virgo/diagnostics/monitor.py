@@ -66,8 +66,10 @@ class Monitor:
 
     @named_options
     def __init__(self, model: nn.Module, every: int = 20, *, writer: Writer | None = None) -> None:
-        if every < 1:
-            raise OptionError(f"every: expected at least 1, got {every}.")
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise OptionError(
+                f"every: expected at least 1, a whole number of steps, got {every!r}. Try 20."
+            )
         self.every = every
         self.records: list[StepRecord] = []
         self.steps = 0  # that have ended

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from virgo.diagnostics.layer_statistics import Layer
 from virgo.diagnostics.measurement import Measurement
+from virgo.vocabulary import CHANGE, WATCHED
 
 #: An effective rank below which nodes are alike before any layer could have made them so.
 ONE_DIRECTION = 2.0
@@ -33,8 +34,8 @@ class Thresholds:
         rank_watch: the share from which it is mentioned.
     """
 
-    change: float = 100.0
-    watch: float = 30.0
+    change: float = CHANGE
+    watch: float = WATCHED
     dead: float = 0.75
     alike: float = 1e-4
     first_hop: float = 1e-4

@@ -129,6 +129,7 @@ class Inputs:
             GraphError: the features are wrong for every method.
         """
         if self.is_hetero:
+            self._check_kinds()
             return []
         if self.x is None or looks_up:
             return [NO_FEATURES]
@@ -138,6 +139,25 @@ class Inputs:
                 "through the graph; pass real features (or ones)."
             )
         return []
+
+    def _check_kinds(self) -> None:
+        """:meth:`check_signal` of data with several kinds of node."""
+        features = {
+            store._key: store["x"]
+            for store in self.data.node_stores
+            if isinstance(store.get("x"), Tensor) and store["x"].is_floating_point()
+        }
+        for kind, x in features.items():
+            if not bool(torch.isfinite(_values(x)).all()):
+                raise GraphError(
+                    f"data[{kind!r}].x: expected finite features, got NaN or infinity. Clean the "
+                    f"features, e.g. torch.nan_to_num(data[{kind!r}].x)."
+                )
+        if features and not any(bool(_values(x).any()) for x in features.values()):
+            raise GraphError(
+                "data: expected features, got only zeros for every kind of node. Virgo scales what "
+                "the features send through the graph; pass real features (or ones)."
+            )
 
     def label_gradient(self, num_classes: int) -> AnyVector | None:
         """``1/C`` minus the one-hot label on the training nodes; None without such labels."""
@@ -259,14 +279,16 @@ class Inputs:
         """
         like = next((p for p in model.parameters() if p.is_floating_point()), None)
         if like is None:
-            return self
+            return Inputs(copy.copy(self.data), self.sampled)
         embeds = any(isinstance(module, nn.Embedding) for module in model.modules())
 
         def convert(value: Tensor, key: str) -> Tensor:
             to_float = value.is_floating_point() or (key == "x" and not embeds)
             if key == "x" and value.layout != torch.strided and not has_csr(like.device):
                 value = value.to_dense()  # that device has no sparse tensors
-            return value.to(like.device, like.dtype if to_float else value.dtype)
+            moved = value.to(like.device, like.dtype if to_float else value.dtype)
+            # a leaf of our own, as gradients that arrive are no one else's
+            return moved.detach().requires_grad_(value.requires_grad)
 
         data = copy.copy(self.data)
         for store in data.stores:
@@ -276,6 +298,11 @@ class Inputs:
         if not self.is_hetero:
             data.num_nodes = self.num_nodes
         return Inputs(data, self.sampled)
+
+
+def _values(x: Tensor) -> Tensor:
+    """The numbers of a tensor that are stored."""
+    return x if x.layout == torch.strided else x.to_sparse_coo().coalesce().values()
 
 
 def _dense_rows(x: Tensor, nodes: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import random
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
@@ -88,8 +88,8 @@ def refuse_scattered(model: nn.Module, error: Exception) -> None:
 def _own_weather(model: nn.Module) -> Iterator[None]:
     """Passes of ours: no random state consumed, no autocast, no inference mode around them.
 
-    Autocast keeps casts of weights that a measurement changes, and inference mode records no
-    graph to follow.
+    Autocast keeps casts of weights that a measurement changes, inference mode records no
+    graph to follow, and parts that are compiled would be compiled anew with hooks on them.
     """
     devices = {p.device for p in model.parameters()}
     kinds = {device.type for device in devices} | {"cpu"}
@@ -97,6 +97,8 @@ def _own_weather(model: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(forked_rng(devices))
         stack.enter_context(torch.inference_mode(False))
+        if _is_compiled(model) and hasattr(torch.compiler, "set_stance"):  # new in PyTorch 2.6
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         for kind in sorted(kinds & {"cpu", "cuda", "mps"}):
             stack.enter_context(torch.autocast(kind, enabled=False))
         try:
@@ -104,6 +106,15 @@ def _own_weather(model: nn.Module) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)  # noqa: NPY002
+
+
+def _is_compiled(model: nn.Module) -> bool:
+    """Whether a part of it was compiled, in place or as a wrapper."""
+    return any(
+        getattr(module, "_compiled_call_impl", None) is not None
+        or isinstance(getattr(module, "_orig_mod", None), nn.Module)
+        for module in model.modules()
+    )
 
 
 def copied(model: nn.Module) -> nn.Module:
@@ -128,10 +139,8 @@ def preserved(model: nn.Module, *, weights: bool = False) -> Iterator[None]:
     caches are emptied inside, since what they hold belongs to another graph.
     """
     modules = list(model.modules())
-    attributes = [
-        {key: dict(value) if type(value) is dict else value for key, value in vars(m).items()}
-        for m in modules
-    ]
+    attributes = [dict(vars(m)) for m in modules]
+    contents = [_contents_of(value) for kept in attributes for value in kept.values()]
     modes = [m.training for m in modules]  # which a scripted module does not keep in Python
     buffers = [(b, b.detach().clone()) for b in model.buffers() if _is_writable(b)]
     parameters = [
@@ -156,17 +165,60 @@ def preserved(model: nn.Module, *, weights: bool = False) -> Iterator[None]:
                     parameter.requires_grad_(requires_grad)
             for module, kept in zip(modules, attributes, strict=True):
                 for key, then in kept.items():
-                    now = vars(module).get(key)
-                    if type(then) is dict and type(now) is dict:
-                        now.clear()
-                        now.update(then)
-                    elif now is not then:
+                    if vars(module).get(key) is not then:
                         vars(module)[key] = then
                 for key in set(vars(module)) - set(kept):
                     del vars(module)[key]
+            for put_back in contents:
+                put_back()
             for module, mode in zip(modules, modes, strict=True):
                 if module.training != mode:
                     module.training = mode
+
+
+@contextmanager
+def own_gradients(value: Tensor, model: nn.Module) -> Iterator[None]:
+    """Inside, ``value.backward()`` accumulates nothing that outlives it and steps no optimiser.
+
+    Not :func:`torch.autograd.grad`, which checkpointed layers refuse. Gradients of everything that
+    ``value`` depends on are put back afterwards, also of leaves outside of the model (an embedding
+    that ``forward`` closes over, a head in the loss), and hooks that run once a gradient is there,
+    such as a step of an optimiser, do not.
+
+    Args:
+        value: where the backward pass begins.
+        model: whose parameters it may reach behind a checkpoint, too.
+    """
+    leaves = {id(leaf): leaf for leaf in (*model.parameters(), *_leaves_behind(value))}.values()
+    gradients = [(leaf, leaf.grad) for leaf in leaves if not is_lazy(leaf)]
+    hooks = [hook for leaf, _ in gradients if (hook := leaf._post_accumulate_grad_hooks)]
+    saved = [dict(hook) for hook in hooks]
+    try:
+        for leaf, _ in gradients:
+            leaf.grad = None
+        for hook in hooks:
+            hook.clear()
+        yield
+    finally:
+        for leaf, gradient in gradients:
+            leaf.grad = gradient
+        for hook, kept in zip(hooks, saved, strict=True):
+            hook.update(kept)
+
+
+def _leaves_behind(value: Tensor) -> Iterator[Tensor]:
+    """The tensors that a backward pass from ``value`` accumulates gradients in."""
+    pending = [value.grad_fn] if value.grad_fn is not None else []
+    seen = set(pending)
+    while pending:
+        node = pending.pop()
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor):
+            yield leaf
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                pending.append(following)
 
 
 @contextmanager
@@ -180,6 +232,23 @@ def unchanged_on_error(model: nn.Module) -> Iterator[None]:
             for parameter, value in saved:
                 parameter.copy_(value)
         raise
+
+
+def _contents_of(value: Any) -> Callable[[], object]:
+    """What puts a module's attribute back that may be changed in place; nothing for others."""
+    if type(value) in (dict, set):
+        copy_of = value.copy()
+        return lambda: (value.clear(), value.update(copy_of))
+    if type(value) is list:
+        items = value.copy()
+        return lambda: value.__setitem__(slice(None), items)
+    if isinstance(value, torch.Generator):
+        state = value.get_state()
+        return lambda: value.set_state(state)
+    if type(value) is Tensor and _is_writable(value) and not value.is_inference():
+        numbers, version = value.detach().clone(), value._version
+        return lambda: value._version == version or value.detach().copy_(numbers)
+    return lambda: None
 
 
 def _is_writable(tensor: Tensor) -> bool:
@@ -244,12 +313,27 @@ def is_uninitialised(model: nn.Module) -> bool:
     return any(is_lazy(p) for p in model.parameters()) or any(is_lazy(b) for b in model.buffers())
 
 
-def materialise(model: nn.Module, inputs: Inputs, forward: Forward | None) -> None:
-    """Run lazy layers once on a few nodes so that their parameters get their shapes."""
+def materialise(
+    model: nn.Module, inputs: Inputs, forward: Forward | None, seed: int | None = None
+) -> None:
+    """Run lazy layers once on a few nodes so that their parameters get their shapes.
+
+    Args:
+        model: with lazy layers.
+        inputs: to take the nodes from.
+        forward: how to call the model.
+        seed: of the numbers that the layers draw themselves; the global state's by default.
+
+    Raises:
+        VirgoError: they do not run, or some of them do not.
+        LayerError: the same.
+    """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with _own_weather(model), torch.no_grad():
+            if seed is not None:
+                torch.manual_seed(seed)  # of the random state that is put back
             run(model, inputs.few_nodes().prepared_for(model).data, forward)
     except VirgoError:
         raise
@@ -268,6 +352,31 @@ def materialise(model: nn.Module, inputs: Inputs, forward: Forward | None) -> No
             f"{type(model).__name__}: expected a forward pass to initialise its lazy layers, got "
             f"some that did not run. Pass forward=lambda model, data: ... that runs them."
         )
+
+
+@contextmanager
+def given_shapes(
+    model: nn.Module, inputs: Inputs, forward: Forward | None, seed: int
+) -> Iterator[nn.Module]:
+    """The model, or of a lazy one a copy with shapes, which it becomes if there is no error.
+
+    Args:
+        model: lazy or not.
+        inputs: to give it shapes.
+        forward: how to call the model.
+        seed: of the numbers that its layers draw themselves.
+
+    Yields:
+        A model whose parameters have their shapes.
+    """
+    if not is_uninitialised(model):
+        yield model
+        return
+    shaped = copied(model)
+    materialise(shaped, inputs, forward, seed)
+    yield shaped
+    materialise(model, inputs, forward, seed)
+    model.load_state_dict(shaped.state_dict())
 
 
 def _empty_caches(model: nn.Module) -> None:

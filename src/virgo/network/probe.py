@@ -104,7 +104,8 @@ def variance(tensors: list[Tensor]) -> float:
 
 def gradient_norm(gradient: Tensor) -> Tensor:
     """The Euclidean norm of a gradient, in the widest type of its device."""
-    norm: Tensor = torch.linalg.vector_norm(gradient.detach(), dtype=widest(gradient))
+    real = gradient.detach().abs() if gradient.is_complex() else gradient.detach()
+    norm: Tensor = torch.linalg.vector_norm(real, dtype=widest(gradient))
     return norm
 
 

@@ -21,7 +21,14 @@ from torch.utils.hooks import RemovableHandle
 from virgo.devices import squared_sum, widest
 from virgo.layers import is_dgl_layer, is_message_passing
 from virgo.network.inputs import Forward, Inputs, run
-from virgo.network.modules import arguments_of, float_tensors, hooked, preserved, received
+from virgo.network.modules import (
+    arguments_of,
+    float_tensors,
+    hooked,
+    own_gradients,
+    preserved,
+    received,
+)
 from virgo.network.probe import Loss, call_users_code
 from virgo.network.side_effects import noticed
 
@@ -129,7 +136,10 @@ def units_of(model: nn.Module) -> dict[str, nn.Module]:
 
 def owns_matrix(module: nn.Module) -> bool:
     """Whether a module itself has a trainable parameter of two or more dimensions."""
-    return any(p.requires_grad and p.dim() > 1 for p in module.parameters(recurse=False))
+    return any(
+        p.requires_grad and p.dim() > 1 and p.is_floating_point()
+        for p in module.parameters(recurse=False)
+    )
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -174,13 +184,8 @@ def profile(
             value = call_users_code("loss", lambda: loss(output, inputs.data))
             recorder.result.loss = float(value.detach())
             if value.requires_grad:
-                # not torch.autograd.grad, which checkpointed layers refuse; `preserved` puts
-                # the parameters' own gradients back
-                for parameter in model.parameters():
-                    parameter.grad = None
-                value.backward()
-                for parameter in model.parameters():
-                    parameter.grad = None
+                with own_gradients(value, model):
+                    call_users_code("a backward pass", value.backward)
     recorder.forget()
     return recorder.result
 
@@ -309,7 +314,8 @@ def mean_square(tensors: list[Tensor]) -> float:
     total, count = 0.0, 0
     for tensor in tensors:
         values = tensor.detach()
-        values = values.to_sparse_coo().coalesce().values() if values.is_sparse else values
+        if values.layout != torch.strided:
+            values = values.to_sparse_coo().coalesce().values()
         total += squared_sum(values)
         count += tensor.numel()
     return total / count if count else math.nan

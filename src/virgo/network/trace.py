@@ -45,7 +45,8 @@ _ACTIVATIONS: dict[str, tuple[str, str]] = {
     "MishBackward0": ("mish", ""),
     "HardtanhBackward0": ("hardtanh", ""),
 }
-_SOFTMAX = ("LogSoftmaxBackward0", "SoftmaxBackward0")
+#: Autograd nodes that may follow the logits: a softmax, and what a user's full backward hook adds.
+_BEHIND_LOGITS = ("LogSoftmaxBackward0", "SoftmaxBackward0", "BackwardHookFunctionBackward")
 
 
 @dataclass
@@ -282,7 +283,7 @@ class _Watcher:
             self.calls[index].to_output = True
         if len(reached) == 1 and len(tensors) == 1 and max(reached) == len(self.calls) - 1:
             node = tensors[0].grad_fn
-            while type(node).__name__ in _SOFTMAX:
+            while type(node).__name__ in _BEHIND_LOGITS:
                 node = node.next_functions[0][0]  # type: ignore[union-attr]
             self.logits = self.outputs.get(node) == len(self.calls) - 1
 

@@ -44,7 +44,7 @@ from virgo.graph.operators import NodeOperator
 from virgo.graph.vectors import AnyVector
 from virgo.network.inputs import Inputs, run
 from virgo.network.losses import InferredLoss
-from virgo.network.modules import float_tensors, hooked
+from virgo.network.modules import float_tensors, hooked, own_gradients
 from virgo.network.probe import Loss, call_users_code
 from virgo.network.profile import as_in_training, mean_square
 from virgo.plans import Plan
@@ -170,18 +170,13 @@ class _Search:
             for unit, log in zip(self.units, logs.tolist(), strict=True):
                 for name in unit.weights:
                     model.get_parameter(name).copy_(self.own[name] * math.exp(log))
-        model.zero_grad(set_to_none=True)
         seen = _Seen(model, [unit.path for unit in self.units])
         with torch.enable_grad(), hooked(seen.hooks()):
             output = self._forward()
             value = call_users_code("loss", lambda: self.loss(output, self.inputs.data))
-            value.backward()
-        gradients = [
-            mean_square(
-                [g for name in u.weights if (g := model.get_parameter(name).grad) is not None]
-            )
-            for u in self.units
-        ]
+            with own_gradients(value, model):
+                value.backward()
+                gradients = [mean_square(_gradients(model, unit)) for unit in self.units]
         signals = [
             mean_square([seen.outputs[u.path]]) for u in self.units if u.path in seen.outputs
         ]
@@ -226,6 +221,11 @@ class _Seen:
         tensors = float_tensors(output)
         if tensors:
             self.outputs.setdefault(path, tensors[0].detach())
+
+
+def _gradients(model: nn.Module, unit: Unit) -> list[Tensor]:
+    found = [model.get_parameter(name).grad for name in unit.weights]
+    return [gradient for gradient in found if gradient is not None]
 
 
 def _imbalance(first: float, last: float) -> float:

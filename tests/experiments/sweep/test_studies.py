@@ -301,6 +301,11 @@ def test_a_key_that_nobody_takes_suggests_the_nearest(graph: Data, tmp_path: Pat
 
     with pytest.raises(OptionError, match=r"Did you mean hidden\?"):
         small(graph, tmp_path, model=make, grid={"hiden": 8})
+    with pytest.raises(OptionError, match=r"Did you mean weight_decay\?"):
+        small(graph, tmp_path, model=make, grid={"weight_dekay": 0.1})
+    passed_on = {"hidden_channels": 4, "num_layers": 2, "hiden_channels": 8}
+    with pytest.raises(OptionError, match=r"Did you mean hidden_channels\?"):
+        small(graph, tmp_path, model=GCN, grid=passed_on)  # whose **kwargs take anything
 
 
 def test_data_and_outputs_that_cannot_be_trained_on_say_what_is_missing(

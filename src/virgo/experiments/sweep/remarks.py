@@ -102,7 +102,10 @@ def _claim(place: Place, cells: Sequence[ResultCell], verdict: Verdict) -> list[
         why = "not run, or not searched like the others"
         return [f"{place}: the paper's claim cannot be judged; {', '.join(lacking)}: {why}."]
     paper_first = max(theirs, key=lambda c: c.paper.mean if c.paper else -1.0)
-    first = max(theirs, key=_rounded)
+    best = max(map(_rounded, theirs))
+    ties = [cell for cell in theirs if _rounded(cell) == best]
+    # of those that share first place one of the paper's kind, which is then reproduced
+    first = max(ties, key=lambda cell: cell.virgo == paper_first.virgo)
     line = _compared(paper_first, first, theirs)
     overall = [c for c in cells if c.rank == 1]
     if overall and not any(c.paper for c in overall):
@@ -138,7 +141,9 @@ def _compared(paper_first: ResultCell, first: ResultCell, theirs: Sequence[Resul
     kinds = {True: "a Virgo method", False: "a classic method"}
     printed = f"{paper_first.init}, {paper_first.paper.mean:.2f}"
     there = f"the paper has {kinds[paper_first.virgo]} first ({printed})"
-    here = f"of the same methods {first.init} is first here ({first.mean:.2f})"
+    shared = [c.init for c in theirs if c is not first and _rounded(c) == _rounded(first)]
+    verb = "shares first place here with " + ", ".join(shared) if shared else "is first here"
+    here = f"of the same methods {first.init} {verb} ({first.mean:.2f})"
     if first.virgo == paper_first.virgo:
         return f"reproduced: {there}, and {here}"
     rival = max((c for c in theirs if c.virgo != first.virgo), key=_rounded)

@@ -100,8 +100,9 @@ def study(
         name: of the study, its storage and its file.
         seeds: how many each configuration gets.
         columns: grid keys that are not searched over: each of their values has its own column.
-        train: ``train(model, data, config, seed)`` that returns ``{"valid": ..., "test": ...}``, in
-            place of Adam with early stopping by validation accuracy.
+        train: ``train(model, data, config, seed)`` that returns ``{"valid": ..., "test": ...}``,
+            the higher the better and as fractions, since tables show percent; in place of Adam
+            with early stopping by validation accuracy.
         baseline: the method that the others are compared with; by default the first classic one.
         screen: ``(K, M)``: all configurations with K seeds, the best M of a cell with all.
         storage: an SQLite file or a PostgreSQL URL; ``out/NAME.db`` by default.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from virgo.errors import OptionError, suggestion
@@ -19,6 +19,7 @@ def call(
     *,
     first: str,
     strict: bool = False,
+    others: Sequence[str] = (),
 ) -> Any:
     """Call a function with the values that its parameters name.
 
@@ -30,12 +31,14 @@ def call(
         first: the one of ``offered`` that a required first parameter of any other name gets.
         strict: whether all keys are the function's own: ``**options`` of it gets those that it does
             not name, and without such options one that it does not name is an error.
+        others: keys that were for someone else, for the error.
 
     Returns:
         What the function returns.
 
     Raises:
         OptionError: a parameter without a value, or a key without a parameter.
+        TypeError: any other of the function's own.
 
     >>> call("f", lambda graph, width: (graph, width), {"width": 8}, {"data": "G"}, first="data")
     ('G', 8)
@@ -54,14 +57,26 @@ def call(
             f"{where}: expected a value for its parameter {lacking[0]!r}, got none. Add "
             f"{lacking[0]} to the grid, or give the parameter a default."
         )
+    names = [p.name for p in named]
     unused = [key for key in keys if key not in arguments]
     if unused and strict and "config" not in arguments:  # which has them all
-        names = [p.name for p in named]
-        raise OptionError(
-            f"grid: expected keys of training or of {where} ({', '.join(names) or 'none'}), got "
-            f"{unused[0]!r}.{suggestion(unused[0], names)} Correct it, or let {where} take it."
-        )
-    return function(**arguments)
+        raise OptionError(_not_taken(unused[0], where, names, others))
+    try:
+        return function(**arguments)
+    except TypeError as error:  # of a function that passes on what it does not know
+        for key in keys:
+            if f"unexpected keyword argument {key!r}" in str(error):
+                raise OptionError(_not_taken(key, where, names, others)) from error
+        raise
+
+
+def _not_taken(key: str, where: str, names: Sequence[str], others: Sequence[str]) -> str:
+    """What is wrong with a grid's key that nobody takes."""
+    return (
+        f"grid: expected keys of training ({', '.join(others) or 'none'}) or of {where} "
+        f"({', '.join(names) or 'none'}), got {key!r}.{suggestion(key, [*names, *others])} "
+        f"Correct it, or let {where} take it."
+    )
 
 
 def _parameters(where: str, function: Callable[..., Any]) -> Any:

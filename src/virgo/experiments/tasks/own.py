@@ -216,7 +216,15 @@ class OwnTask:
         offered = {**own.sizes, "config": dict(self.config), "data": own.data, "seed": seed}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = call(self.label, self.make, keys, offered, first="data", strict=self.train)
+            model = call(
+                self.label,
+                self.make,
+                keys,
+                offered,
+                first="data",
+                strict=self.train,
+                others=TRAINING,
+            )
         if not isinstance(model, nn.Module):
             raise OptionError(
                 f"{self.label}: expected a torch.nn.Module from it, got {type(model).__name__}. "
