@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
+from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GCNConv, HeteroConv, LGConv, SAGEConv
 
@@ -107,6 +108,19 @@ def test_an_optimiser_in_a_hook_takes_no_step(call: str, data: Data) -> None:
     assert not steps
     functional.cross_entropy(model(data.x, data.edge_index), data.y).backward()
     assert len(steps) == 6  # the hooks are there again
+
+
+def test_edges_keep_their_class(data: Data) -> None:
+    kinds = []
+
+    class Asks(Plain):
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            kinds.append(type(edge_index))
+            return super().forward(x, edge_index)
+
+    data.edge_index = EdgeIndex(data.edge_index, sparse_size=(60, 60))
+    virgo.init_(Asks(), data)
+    assert EdgeIndex in kinds  # only samples have plain tensors
 
 
 def test_attributes_that_passes_change_in_place_are_put_back(data: Data) -> None:

@@ -287,8 +287,9 @@ class Inputs:
             if key == "x" and value.layout != torch.strided and not has_csr(like.device):
                 value = value.to_dense()  # that device has no sparse tensors
             moved = value.to(like.device, like.dtype if to_float else value.dtype)
-            # a leaf of our own, as gradients that arrive are no one else's
-            return moved.detach().requires_grad_(value.requires_grad)
+            if moved.requires_grad:  # a leaf of our own: gradients that arrive are no one else's
+                moved = moved.detach().requires_grad_()
+            return moved
 
         data = copy.copy(self.data)
         for store in data.stores:
