@@ -9,20 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from virgo.experiments.tasks.fused import Constant
-
-Floats = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.uint32]
-_jit = numba.njit(cache=True, nogil=True, fastmath=True)
+from virgo.experiments.tasks.fused import Constant, Floats, Ids, compiled_loop
 
 
-@_jit
+@compiled_loop
 def _attend(
     pointer: Ids, column: Ids, x: Floats, source: Floats, target: Floats, kept: Floats,
     slope: np.float32, alpha: Floats, out: Floats,
@@ -54,7 +48,7 @@ def _attend(
                     total[i] += scale * part[i]
 
 
-@_jit
+@compiled_loop
 def _attend_backward(
     pointer: Ids, column: Ids, x: Floats, source: Floats, target: Floats, kept: Floats,
     slope: np.float32, alpha: Floats, grad: Floats,

@@ -78,14 +78,13 @@ class _Network(torch.autograd.Function):
             if layer < len(weights) - 1:
                 h = space.matrix(f"output {layer}", width)
                 torch.ops.aten.threshold_backward.grad_input(grad, h, 0, grad_input=grad)
+            of_bias = grad.sum(0)
             sent = product(space.operator.transposed, grad, out=space.matrix("sent", width))
             if layer:
                 h = space.matrix(f"output {layer - 1}", weights[layer].size(1))
                 of_weight = sent.t() @ h
-                of_bias = grad.sum(0)
                 grad = torch.mm(sent, weights[layer], out=space.matrix("grad", h.size(1)))
             else:
                 of_weight = product(space.features.transposed, sent).t()
-                of_bias = grad.sum(0)
             found[1:1] = of_weight, of_bias
         return tuple(found)

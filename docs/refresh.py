@@ -647,7 +647,7 @@ def main() -> int:
     for name, make in PAGES.items():
         path = ROOT / "docs" / "results" / f"{name}.md"
         fresh = make()
-        if not path.is_file() or path.read_text(encoding="utf-8") != fresh:
+        if fresh and (not path.is_file() or path.read_text(encoding="utf-8") != fresh):
             stale.append(f"results/{name}.md")
             if "--check" not in sys.argv:
                 path.parent.mkdir(exist_ok=True)

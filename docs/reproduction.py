@@ -477,7 +477,9 @@ def tests() -> str:
 
 
 def page(name: str) -> str:
-    """The details of one table: tests, chosen configurations, provenance."""
+    """The details of one table: tests, chosen configurations, provenance; empty if not run."""
+    if not built(name).places:
+        return ""
     return (
         f"# {name}: all details\n\nMade by `python docs/refresh.py` from `results/`; "
         f"[results](../results.md) says how to read it.\n\n{built(name).title}.\n\n"

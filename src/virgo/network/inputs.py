@@ -148,12 +148,12 @@ class Inputs:
             if isinstance(store.get("x"), Tensor) and store["x"].is_floating_point()
         }
         for kind, x in features.items():
-            if not bool(torch.isfinite(_values(x)).all()):
+            if not bool(torch.isfinite(stored_values(x)).all()):
                 raise GraphError(
                     f"data[{kind!r}].x: expected finite features, got NaN or infinity. Clean the "
                     f"features, e.g. torch.nan_to_num(data[{kind!r}].x)."
                 )
-        if features and not any(bool(_values(x).any()) for x in features.values()):
+        if features and not any(bool(stored_values(x).any()) for x in features.values()):
             raise GraphError(
                 "data: expected features, got only zeros for every kind of node. Virgo scales what "
                 "the features send through the graph; pass real features (or ones)."
@@ -301,8 +301,15 @@ class Inputs:
         return Inputs(data, self.sampled)
 
 
-def _values(x: Tensor) -> Tensor:
-    """The numbers of a tensor that are stored."""
+def stored_values(x: Tensor) -> Tensor:
+    """The numbers of a tensor that are stored: of a sparse one those that are not zero.
+
+    Args:
+        x: in any layout.
+
+    Returns:
+        The tensor, or its entries.
+    """
     return x if x.layout == torch.strided else x.to_sparse_coo().coalesce().values()
 
 

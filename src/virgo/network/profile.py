@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from virgo.devices import squared_sum, widest
 from virgo.layers import is_dgl_layer, is_message_passing
-from virgo.network.inputs import Forward, Inputs, run
+from virgo.network.inputs import Forward, Inputs, run, stored_values
 from virgo.network.modules import (
     arguments_of,
     float_tensors,
@@ -313,10 +313,7 @@ def mean_square(tensors: list[Tensor]) -> float:
     """The mean square of all numbers in some tensors; NaN without any."""
     total, count = 0.0, 0
     for tensor in tensors:
-        values = tensor.detach()
-        if values.layout != torch.strided:
-            values = values.to_sparse_coo().coalesce().values()
-        total += squared_sum(values)
+        total += squared_sum(stored_values(tensor.detach()))
         count += tensor.numel()
     return total / count if count else math.nan
 

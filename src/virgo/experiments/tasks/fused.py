@@ -24,10 +24,12 @@ Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.uint32]
 #: All that fast arithmetic may do but take it that every number is finite: a run that diverges
 #: has to show it.
-_jit = numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz", "arcp", "afn"})
+compiled_loop = numba.njit(
+    cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz", "arcp", "afn"}
+)
 
 
-@_jit
+@compiled_loop
 def _forward(
     x: Floats,
     out: Floats,
@@ -47,7 +49,7 @@ def _forward(
         out[i] = value * scale if z >= threshold else np.float32(0)
 
 
-@_jit
+@compiled_loop
 def _backward(grad: Floats, out: Floats, result: Floats, scale: np.float32) -> None:
     for i in range(grad.size):
         result[i] = grad[i] * scale if out[i] > 0 else np.float32(0)
@@ -77,7 +79,7 @@ class _ReluDropout(torch.autograd.Function):
         return result, None, None, None
 
 
-@_jit
+@compiled_loop
 def _aggregate(
     pointer: Ids, column: Ids, value: Floats, x: Floats, start: Floats, out: Floats, relu: bool
 ) -> None:

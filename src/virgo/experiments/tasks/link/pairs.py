@@ -14,7 +14,6 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -23,17 +22,15 @@ from torch.nn import functional
 
 from virgo.errors import GraphError
 from virgo.experiments.models.link import LinkModel, Predictor
-from virgo.experiments.tasks.fused import Kernels, relu_dropout
+from virgo.experiments.tasks.fused import Floats, Kernels, compiled_loop, relu_dropout
 
 #: Pairs that go through the predictor at a time.
 PIECE = 1 << 14
 
-Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
-_jit = numba.njit(cache=True, nogil=True, fastmath=True)
 
 
-@_jit
+@compiled_loop
 def _gather(h: Floats, left: Ids, right: Ids, out: Floats, begin: int, end: int) -> None:
     for pair in range(begin, end):
         a, b, row = h[left[pair]], h[right[pair]], out[pair]
@@ -41,7 +38,7 @@ def _gather(h: Floats, left: Ids, right: Ids, out: Floats, begin: int, end: int)
             row[k] = a[k] * b[k]
 
 
-@_jit
+@compiled_loop
 def _scatter(
     grad: Floats, h: Floats, left: Ids, right: Ids, out: Floats, begin: int, end: int
 ) -> None:
