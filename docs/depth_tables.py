@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
+from scipy.stats import wilcoxon
+
 from virgo.experiments.sweep import records
 from virgo.experiments.sweep.records import Record
 from virgo.experiments.sweep.selection import Chosen, select
@@ -51,6 +53,8 @@ FITTED = {
 }
 TRAINED = 10.0  # points of validation below spectral weights that count as trained
 FEW = 5  # seeds below which a cell is not shown
+LEVEL = 0.05  # of every test
+FEWEST_CELLS = 6  # with fewer a signed-rank test cannot reach its level
 
 
 @cache
@@ -207,7 +211,11 @@ def _epochs(chosen: Chosen, mine: list[Record]) -> float | None:
 
 
 def comparisons(network: str = "gcn", mine: str = OURS[0]) -> str:
-    """One of our methods minus every other, paired by seed, Holm over the whole table."""
+    """One of our methods minus every other: in each cell, and over cells.
+
+    In a cell by the t test paired by seed, Holm over all cells of the table. Over cells by the
+    signed-rank test of their mean differences, Holm over methods.
+    """
     pairs = []
     for (dataset, model, method, layers), (chosen, _) in sorted(cells().items()):
         ours = cells().get((dataset, model, mine, layers))
@@ -218,15 +226,36 @@ def comparisons(network: str = "gcn", mine: str = OURS[0]) -> str:
     if not pairs:
         return "Nothing has been run with five seeds."
     corrected = holm([pair[3].p for pair in pairs])
-    counts: dict[str, list[int]] = {}
+    gaps: dict[str, list[float]] = {}
+    shown: dict[str, list[bool]] = {}
     for (_, _, method, test), p in zip(pairs, corrected, strict=True):
-        row = counts.setdefault(method, [0, 0, 0, 0])
-        row[0] += 1
-        row[1 if p <= 0.05 and test.difference > 0 else 2 if p <= 0.05 else 3] += 1
-    rows = [[m, *map(str, counts[m])] for m in _order(counts, METHODS)]
-    table = _table(["against", "cells", f"{mine} better", "worse", "no difference shown"], rows)
+        gaps.setdefault(method, []).append(test.difference)
+        if p <= LEVEL:
+            shown.setdefault(method, []).append(test.difference > 0)
+    ranked = {m: wilcoxon(d).pvalue for m, d in gaps.items() if len(d) >= FEWEST_CELLS}
+    over_cells = dict(zip(ranked, holm(list(ranked.values())), strict=True))
+    rows = []
+    for method in _order(gaps, METHODS):
+        differences, wins = gaps[method], shown.get(method, [])
+        p = over_cells.get(method)
+        rows.append(
+            [
+                method,
+                str(len(differences)),
+                f"{sum(d > 0 for d in differences)}",
+                f"{statistics.median(differences):+.1f}",
+                "" if p is None else f"{p:.3f}" if p >= 0.001 else "< 0.001",
+                f"{sum(wins)}",
+                f"{len(wins) - sum(wins)}",
+            ]
+        )
+    header = [
+        "against", "cells", "mean ahead in", "median, points", "p over cells",
+        "better by its seeds", "worse",
+    ]  # fmt: skip
+    table = _table(header, rows)
     losses = _places(
-        (pair for pair, p in zip(pairs, corrected, strict=True) if p <= 0.05),
+        (pair for pair, p in zip(pairs, corrected, strict=True) if p <= LEVEL),
         by_more_than=lambda _: 0,
     )
 

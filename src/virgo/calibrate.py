@@ -128,7 +128,7 @@ def _worst(profiles: dict[str, dict[str, Any]], method: rules.Method) -> float:
 def _check(base: Plan, method: rules.Method) -> None:
     """Refuse what has no target to measure."""
     if not method.directions:
-        with_target = [n for n in rules.methods() if rules.find(n).directions]
+        with_target = [n for n in rules.methods() if n != rules.AUTO and rules.find(n).directions]
         raise OptionError(
             f"estimate='measured': expected a method with a target to meet "
             f"({', '.join(with_target)}), got {method.name!r}. Use estimate='analytic'."

@@ -64,6 +64,10 @@ class WithoutGraph:
     row_sum: float = 1.0
 
 
+#: The default, which has no rule of its own (:mod:`virgo.auto`).
+AUTO = "auto"
+_TRIES = "Tries the model as it is and Virgo's methods in real passes, and keeps the best."
+
 _METHODS: dict[str, Method] = {}
 _ALIASES = {
     "kaifor": "kaimingforward",
@@ -124,7 +128,7 @@ def register_method(
 
 
 def methods() -> dict[str, str]:
-    """Every method's name and what it does in one line.
+    """Every method's name and what it does in one line, the default first.
 
     Returns:
         The summaries by name, registered methods included.
@@ -132,18 +136,17 @@ def methods() -> dict[str, str]:
     >>> methods()["xavier"]
     'Harmonic mean of 1/fan_in and 1/fan_out; what GCNConv uses by default.'
     """
-    return {method.name: method.summary for method in _METHODS.values()}
+    return {AUTO: _TRIES} | {method.name: method.summary for method in _METHODS.values()}
 
 
 def find(name: str) -> Method:
     """A method by its name, the paper's name or any spelling of either."""
     method = _METHODS.get(_key(name)) if isinstance(name, str) else None
     if method is None:
-        near = suggestion(name, [m.name for m in _METHODS.values()] + ["auto"])
         trained = isinstance(name, str) and _key(name) in _TRAINED
         raise OptionError(
-            f"method: expected one of {', '.join(m.name for m in _METHODS.values())}, "
-            f"got {shown(name)}.{near} {_TRAINS if trained else 'See virgo.methods().'}"
+            f"method: expected one of {', '.join(methods())}, got {shown(name)}."
+            f"{suggestion(name, methods())} {_TRAINS if trained else 'See virgo.methods().'}"
         )
     return method
 
@@ -273,4 +276,5 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
                 f"{text!r}.{suggestion(word, OPTIONS)} Choose one."
             )
         options |= OPTIONS[word]
-    return "auto" if name == "auto" else find(name).name, options
+    is_auto = isinstance(name, str) and _key(name) == AUTO
+    return AUTO if is_auto else find(name).name, options

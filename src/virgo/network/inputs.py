@@ -33,7 +33,7 @@ NO_EDGES = (
 )
 NO_FEATURES = "no features to average: every node starts with amplitude 1"
 SAMPLE_EDGES = 32  # how many a model is watched on
-_CHUNK = 1 << 22  # numbers converted to float64 at a time
+_CHUNK = 1 << 17  # numbers converted to float64 at a time: the copy stays in the cache
 #: Other names under which people take the features and the edges in ``forward``.
 _ALIASES = {
     "x": ("x", "features", "feature", "feats", "feat", "h", "inputs", "node_features"),

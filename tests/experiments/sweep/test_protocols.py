@@ -150,6 +150,7 @@ def test_an_estimate_counts_what_is_missing(tmp_path: Path) -> None:
     assert 0 < guess.hours < 1
     unknown = tuple(grids.cells("table1", ["ogbn-proteins"], inits=["xavier"], limit=1))
     assert "nothing measured" in str(estimate(Sweep(unknown, str(tmp_path / "s.db"), 1, **STUB)))
+    assert not list(tmp_path.iterdir())  # to ask what a sweep would take makes no storage
     seed = {"seed": 0, "seconds": 3.0, "epochs": 6, "status": "ok"}
     costs = measured([Record("table1", "cora", "gcn", "xavier", {}, (seed,))])
     assert costs == {"table1/cora/gcn": {"seconds_per_epoch": 0.5, "epochs": 6.0}}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from virgo.experiments.sweep.claims import SEED
@@ -79,10 +81,14 @@ def estimate(sweep: Sweep) -> Estimate:
         sweep: what is to be run.
 
     Returns:
-        The estimate; nothing is run or written but an empty storage.
+        The estimate; nothing is run, and a file that is not there is not made.
     """
-    storage = open_storage(sweep.storage, grace=sweep.grace)
-    try:
+    with ExitStack() as stack:
+        where = sweep.storage
+        if "://" not in where and not Path(where).expanduser().is_file():
+            where = str(Path(stack.enter_context(TemporaryDirectory())) / "empty.db")
+        storage = open_storage(where, grace=sweep.grace)
+        stack.callback(storage.close)
         boards = sweep.boards(storage)
         for board in boards:
             board.look()
@@ -96,8 +102,6 @@ def estimate(sweep: Sweep) -> Estimate:
                         for name, result in trial.user_attrs.items()
                         if name.startswith(SEED) and result.get("seconds")
                     )
-    finally:
-        storage.close()
     hours, seeds, unknown = 0.0, 0, []
     for board, count in zip(boards, counts, strict=True):
         left, cell = count.total - count.seeds, board.cell
