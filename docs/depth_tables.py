@@ -226,34 +226,10 @@ def comparisons(network: str = "gcn", mine: str = OURS[0]) -> str:
     if not pairs:
         return "Nothing has been run with five seeds."
     corrected = holm([pair[3].p for pair in pairs])
-    gaps: dict[str, list[float]] = {}
-    shown: dict[str, list[bool]] = {}
+    against: dict[str, list[tuple[float, float]]] = {}  # difference and corrected p per cell
     for (_, _, method, test), p in zip(pairs, corrected, strict=True):
-        gaps.setdefault(method, []).append(test.difference)
-        if p <= LEVEL:
-            shown.setdefault(method, []).append(test.difference > 0)
-    ranked = {m: wilcoxon(d).pvalue for m, d in gaps.items() if len(d) >= FEWEST_CELLS}
-    over_cells = dict(zip(ranked, holm(list(ranked.values())), strict=True))
-    rows = []
-    for method in _order(gaps, METHODS):
-        differences, wins = gaps[method], shown.get(method, [])
-        p = over_cells.get(method)
-        rows.append(
-            [
-                method,
-                str(len(differences)),
-                f"{sum(d > 0 for d in differences)}",
-                f"{statistics.median(differences):+.1f}",
-                "" if p is None else f"{p:.3f}" if p >= 0.001 else "< 0.001",
-                f"{sum(wins)}",
-                f"{len(wins) - sum(wins)}",
-            ]
-        )
-    header = [
-        "against", "cells", "mean ahead in", "median, points", "p over cells",
-        "better by its seeds", "worse",
-    ]  # fmt: skip
-    table = _table(header, rows)
+        against.setdefault(method, []).append((test.difference, p))
+    table = _against(against)
     losses = _places(
         (pair for pair, p in zip(pairs, corrected, strict=True) if p <= LEVEL),
         by_more_than=lambda _: 0,
@@ -268,6 +244,29 @@ def comparisons(network: str = "gcn", mine: str = OURS[0]) -> str:
         f"which a method of the related work is ahead by more than a standard deviation of ours: "
         f"{ahead}."
     )
+
+
+def _against(against: dict[str, list[tuple[float, float]]]) -> str:
+    """One line per method: over its cells, and how many cells their own seeds decide."""
+    gaps = {method: [gap for gap, _ in cells] for method, cells in against.items()}
+    ranked = {m: wilcoxon(gap).pvalue for m, gap in gaps.items() if len(gap) >= FEWEST_CELLS}
+    over_cells = dict(zip(ranked, holm(list(ranked.values())), strict=True))
+    rows = []
+    for method in _order(gaps, METHODS):
+        differences = gaps[method]
+        decided = [gap > 0 for gap, p in against[method] if p <= LEVEL]
+        p = over_cells.get(method)
+        numbers = [
+            len(differences),
+            sum(gap > 0 for gap in differences),
+            f"{statistics.median(differences):+.1f}",
+            "" if p is None else f"{p:.3f}" if p >= 0.001 else "< 0.001",
+            decided.count(True),
+            decided.count(False),
+        ]
+        rows.append([method, *map(str, numbers)])
+    over = ["cells", "mean ahead in", "median, points", "p over cells"]
+    return _table(["against", *over, "better by its seeds", "worse"], rows)
 
 
 Pair = tuple[str, int, str, Paired]
