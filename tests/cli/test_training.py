@@ -241,6 +241,24 @@ def test_mistakes_are_one_line(
     assert re.search(message, capsys.readouterr().err)
 
 
+@pytest.mark.parametrize("option", ["--save run.safetensors", "--json run.json", "--png run.png"])
+@pytest.mark.parametrize("place", ["a folder in its place", "a file above"])
+def test_where_nothing_can_be_written_is_said_before_the_data_are_read(
+    option: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, file = option.split()
+    path = tmp_path / "here" / file
+    if place == "a file above":
+        path.parent.write_text("kept")
+    else:
+        path.mkdir(parents=True)
+    assert cli.main(["train", *SMALL, name, str(path)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{name}: expected a file that can be written" in said
+    assert "loading" not in said
+    assert place != "a file above" or path.parent.read_text() == "kept"
+
+
 # --- the curve ----------------------------------------------------------------------------------
 
 

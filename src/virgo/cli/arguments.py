@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -147,11 +148,31 @@ def chosen_compute(args: argparse.Namespace) -> Compute:
     return Compute(chosen_device(args), args.precision, args.compile)
 
 
-def check_ending(option: str, path: Path | None, *endings: str) -> None:
-    """Reject a path with another ending, before any work is done; None is no path."""
-    if path is not None and path.suffix.lower() not in endings:
+def check_output(option: str, path: Path | None, *endings: str) -> None:
+    """Reject, before any work is done, a path with another ending or that nothing is written to.
+
+    Args:
+        option: that names the path.
+        path: of the file to be written; None is no path.
+        *endings: those it may have.
+
+    Raises:
+        OptionError: for another ending, a folder in its place, and a folder that is none or is
+            not to be written to.
+    """
+    if path is None:
+        return
+    if path.suffix.lower() not in endings:
         expected = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
         raise OptionError(f"{option}: expected a path ending in {expected}, got {path}.")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        actual = path if path.is_dir() else folder
+        kind = "a folder" if path.is_dir() else "no folder that can be written to"
+        raise OptionError(
+            f"{option}: expected a file that can be written, got {path}, where {actual} is {kind}. "
+            f"Name another."
+        )
 
 
 def writable_folder(folder: Path, option: str) -> None:

@@ -13,7 +13,7 @@ from virgo.cli.arguments import (
     add_command,
     add_device,
     add_root,
-    check_ending,
+    check_output,
     chosen_compute,
     write_text,
 )
@@ -29,7 +29,7 @@ def bench(args: argparse.Namespace) -> int:
     from virgo.experiments.tasks.timing import time_loops
     from virgo.report.saving import versions
 
-    check_ending("--json", args.json, ".json")
+    check_output("--json", args.json, ".json")
     compute = chosen_compute(args)
     with loading(args.dataset) as progress:
         dataset = virgo.data.load(args.dataset, args.root, progress)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from virgo.cli.arguments import Subparsers, add_command, add_root, check_ending, write_text
+from virgo.cli.arguments import Subparsers, add_command, add_root, check_output, write_text
 from virgo.cli.progress import note, working
 from virgo.errors import DataError
 from virgo.experiments.data.catalogue import Entry, entry
@@ -23,7 +23,7 @@ def listing(args: argparse.Namespace) -> int:
     """Print the state of each dataset."""
     from virgo.experiments.data.inventory import states
 
-    check_ending("--json", args.json, ".json")
+    check_output("--json", args.json, ".json")
     datasets = states(args.root)
     width = max(len(str(state)) for state in datasets)  # padded: number columns are right-aligned
     rows = [(*_row(state.entry), str(state).ljust(width)) for state in datasets]
@@ -81,7 +81,7 @@ def checking(args: argparse.Namespace) -> int:
     """Compare datasets with the published counts; exit code 1 if one differs."""
     from virgo.experiments.data.inventory import check, states
 
-    check_ending("--json", args.json, ".json")
+    check_output("--json", args.json, ".json")
     if args.names:
         rows = [_entry(name) for name in args.names]
         absent: list[str] = []

@@ -17,7 +17,7 @@ from virgo.cli.arguments import (
     add_command,
     add_device,
     add_root,
-    check_ending,
+    check_output,
     chosen_device,
 )
 from virgo.cli.progress import reporting, track, working
@@ -57,7 +57,7 @@ def outputs(args: argparse.Namespace) -> list[Path]:
     """The files that were asked for, after checking their endings."""
     options = ("json", "html", "png")
     for option in options:
-        check_ending(f"--{option}", getattr(args, option), f".{option}")
+        check_output(f"--{option}", getattr(args, option), f".{option}")
     if args.png is not None:
         needed("matplotlib", "A figure", "plot")
     return [path for option in options if (path := getattr(args, option)) is not None]

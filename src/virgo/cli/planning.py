@@ -13,7 +13,7 @@ from virgo.cli.arguments import (
     SIZE,
     Subparsers,
     add_command,
-    check_ending,
+    check_output,
     writable_folder,
     write_text,
 )
@@ -38,7 +38,7 @@ OPERATORS = {
 def plan(args: argparse.Namespace) -> int:
     import virgo
 
-    check_ending("--json", args.json, ".json")
+    check_output("--json", args.json, ".json")
     if args.json is not None:  # before hours of work
         writable_folder(args.json.parent, "--json")
     method, options = virgo.rules.parse_method(args.method)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from virgo.cli.arguments import (
     Subparsers,
     add_command,
-    check_ending,
+    check_output,
     key_values,
     writable_folder,
 )
@@ -35,7 +35,7 @@ def table(args: argparse.Namespace) -> int:
     """Print or write a table and its figures."""
     form = chosen_format(args.format, args.out)
     for option, path in (("--png", args.png), ("--curves-png", args.curves_png)):
-        check_ending(option, path, ".png", ".pdf", ".svg")
+        check_output(option, path, ".png", ".pdf", ".svg")
         if path is not None:
             needed("matplotlib", "A figure", "plot")
     from virgo.experiments.sweep.tables import build

@@ -21,7 +21,7 @@ from virgo.cli.arguments import (
     add_command,
     add_device,
     add_root,
-    check_ending,
+    check_output,
     chosen_compute,
     writable_folder,
     write_text,
@@ -53,9 +53,9 @@ def train(args: argparse.Namespace) -> int:
     if args.threads:
         torch.set_num_threads(args.threads)
     torch.set_flush_denormal(True)  # vanished gradients are denormal, and denormals are slow
-    check_ending("--save", args.save, ".safetensors")
-    check_ending("--json", args.json, ".json")
-    check_ending("--png", args.png, ".png")
+    check_output("--save", args.save, ".safetensors")
+    check_output("--json", args.json, ".json")
+    check_output("--png", args.png, ".png")
     if args.save or args.resume:
         needed("safetensors", "A checkpoint", "train")
     if args.png:
