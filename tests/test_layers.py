@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
+from torch_geometric.data.hypergraph_data import HyperGraphData
 from torch_geometric.nn import (
     APPNP,
     GAT,
@@ -200,6 +201,36 @@ def test_hypergraph_averages_twice(graph: str) -> None:
     expected = output(model, data)
     np.testing.assert_allclose(term.operator(eye), expected, **CLOSE)
     np.testing.assert_allclose(term.operator.T(eye), expected.T, **CLOSE)
+
+
+def hypergraph(kind: Any, hyperedges: int) -> Any:
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.stack(
+        [torch.randint(n, (120,), generator=generator) for n in (40, hyperedges - 1)]
+    )
+    edges[1, -1] = hyperedges - 1
+    return kind(x=torch.rand(40, 40, generator=generator), y=torch.arange(40), edge_index=edges)
+
+
+def test_hyperedges_that_outnumber_nodes_are_measured() -> None:
+    """A square matrix cannot hold them, so the closed form refuses."""
+    data = hypergraph(HyperGraphData, 50)
+    model = OnEdges(40)
+    plan = virgo.init_(model, data, "virgo-forward", estimate="measured")
+    assert plan.coverage == "1 of 1 weights set: 1 measured"
+    assert virgo.init_(model, data).coverage  # auto, which has nothing to mend in one layer
+    with pytest.raises(virgo.LayerError, match=r"more hyperedges than nodes.*estimate='measured'"):
+        virgo.plan(OnEdges(40), data, "virgo-forward")
+    with pytest.raises(virgo.GraphError, match=r"if these are hyperedges, pass a .*HyperGraphData"):
+        virgo.plan(OnEdges(40), hypergraph(Data, 50))
+
+
+def test_fewer_hyperedges_have_the_same_closed_form_in_both_kinds_of_data() -> None:
+    of_data, of_hypergraph = (
+        virgo.plan(OnEdges(40), hypergraph(kind, 30), "virgo-forward").variances
+        for kind in (Data, HyperGraphData)
+    )
+    assert of_data == of_hypergraph
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

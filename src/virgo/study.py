@@ -89,6 +89,11 @@ class Study:
                 f"rewired inside the model), so its operator is unknown. "
                 f"Use estimate='measured'."
             )
+        if self.inputs.has_more_hyperedges:
+            raise LayerError(
+                f"{call.path}: its graph has more hyperedges than nodes, for which there is no "
+                f"closed form. Use estimate='measured'."
+            )
         key = ""
         if call.edge_weight is not None and self.inputs.adjacency is None:
             key = self._data_key(call, call.edge_weight)

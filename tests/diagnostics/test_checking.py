@@ -183,7 +183,19 @@ def test_overflow_is_exploding(data: Data) -> None:
     assert math.inf in report.measurement.forward
     assert at
     strict_json(report.to_json())
-    assert "BAD: Numbers overflow at layer" in str(report)
+    assert finding.layer == at[0]
+    assert "BAD: The signal is NaN or infinite from layer" in str(report)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_weight_that_is_not_finite_is_found_where_it_acts(value: float, data: Data) -> None:
+    """Behind the second of the layers, though the gradient is undefined at every layer."""
+    model = healthy(data)
+    with torch.no_grad():
+        model.convs[1].lin.weight[0, 0] = value
+    (finding,) = virgo.check(model, data).findings
+    assert finding.layer == "into convs.2"
+    assert "weights are not finite" in finding.sentence
 
 
 def test_dead_units_through_large_negative_biases(data: Data) -> None:

@@ -423,5 +423,5 @@ def remarks(layers: list[Layer]) -> list[str]:
     if narrow:
         notes.append(f"layer {', '.join(narrow)} has one neuron: its variance is undefined")
     if infinite:
-        notes.append(f"infinite or undefined values in layer {', '.join(infinite)}: it overflows")
+        notes.append(f"NaN or infinite values in layer {', '.join(infinite)}")
     return notes

@@ -132,11 +132,20 @@ def _bad(cause: str, layer: Layer, sentence: str) -> list[Finding]:
 
 
 def _overflow(layers: Sequence[Layer]) -> list[Finding]:
-    for layer in layers:
-        undefined = layer.width > 1 and math.isnan(layer.forward)
-        if undefined or math.isinf(layer.forward) or math.isinf(layer.backward):
-            sentence = f"Numbers overflow at layer {layer.index} ({layer.name})."
-            return _bad("exploding", layer, sentence)
+    """Where numbers stop being finite, by an overflow or by weights that are NaN or infinite."""
+    wide = [layer for layer in layers if layer.width > 1]  # one neuron has no variance
+    for values, order, what, way in (
+        ("forward", wide, "signal", "on"),
+        ("backward", layers[::-1], "gradient", "back"),
+    ):
+        for layer in order:
+            value = getattr(layer, values)
+            if math.isinf(value) or (values == "forward" and math.isnan(value)):
+                sentence = (
+                    f"The {what} is NaN or infinite from layer {layer.index} ({layer.name}) {way}: "
+                    f"it overflows, or weights are not finite."
+                )
+                return _bad("exploding", layer, sentence)
     return []
 
 

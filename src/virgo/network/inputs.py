@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
+from torch_geometric.data.hypergraph_data import HyperGraphData
 
 from virgo.devices import has_csr, widest
 from virgo.errors import GraphError, LayerError
@@ -82,8 +83,18 @@ class Inputs:
 
     @property
     def has_edges(self) -> bool:
-        """Whether there are edges, and not points or a dense adjacency."""
+        """Whether there are edges between nodes, and not points, hyperedges or a dense matrix."""
+        if isinstance(self.data, HyperGraphData):
+            return False
         return self.adjacency is not None or self.data.get("edge_index") is not None
+
+    @property
+    def has_more_hyperedges(self) -> bool:
+        """Whether there are more hyperedges than nodes, so that no square matrix holds them."""
+        if not isinstance(self.data, HyperGraphData) or self.data.edge_index is None:
+            return False
+        hyperedges = self.data.edge_index[1]
+        return hyperedges.numel() > 0 and int(hyperedges.max()) >= self.num_nodes
 
     @property
     def num_nodes(self) -> int:

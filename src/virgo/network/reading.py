@@ -130,10 +130,10 @@ def _merge(graphs: Any, max_graphs: int | None, seed: int) -> tuple[Data, dict[s
 def _check_edges(inputs: Inputs) -> None:
     if inputs.adjacency is not None:
         _check_adjacency(inputs, inputs.adjacency)
-    elif inputs.data.get("edge_index") is not None:
+    elif inputs.has_edges:
         _check_edge_index(inputs.data.edge_index, inputs.num_nodes)
     else:
-        return  # a point cloud, or a dense adjacency; Inputs.edges refuses where edges count
+        return  # points, hyperedges or a dense adjacency; Inputs.edges refuses where edges count
     num_nodes = inputs.num_nodes
     if num_nodes == 0:
         raise GraphError("data: expected at least one node, got none. Check the graph.")
@@ -183,7 +183,8 @@ def _check_edge_index(edge_index: object, num_nodes: int) -> None:
     if low < 0 or high >= num_nodes:
         raise GraphError(
             f"data.edge_index: expected node ids in 0..{num_nodes - 1}, got {low}..{high}. "
-            f"Relabel the nodes or set data.num_nodes."
+            f"Relabel the nodes or set data.num_nodes; if these are hyperedges, pass a "
+            f"torch_geometric.data.hypergraph_data.HyperGraphData."
         )
 
 
