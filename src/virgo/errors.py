@@ -66,6 +66,10 @@ class LayerError(VirgoError):
     """A layer of the model cannot be planned for."""
 
 
+class UnfitError(OptionError, LayerError):
+    """An option that does not fit this network: a study goes on with other networks."""
+
+
 class PlanError(VirgoError):
     """A plan does not fit the model it is applied to."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from virgo.draws import PAIRED, SPECTRAL_POWER, generator_for, read_basis, scaled_basis, standard
-from virgo.errors import GraphError, LayerError, OptionError
+from virgo.errors import GraphError, LayerError, OptionError, UnfitError
 from virgo.graph.amplitudes import Hops, check_cancellation, hops
 from virgo.graph.device import vector_of
 from virgo.graph.operators import Graph, NodeOperator
@@ -349,7 +349,7 @@ class Study:
     def basis(self) -> dict[str, Any]:
         """The directions of spectral weights, as a plan stores them."""
         if not self.feature_weights:
-            raise OptionError(
+            raise UnfitError(
                 "distribution='spectral': expected features and a message-passing layer that reads "
                 "them alone, got none (no features, ids to look up, or a Linear before the first "
                 "layer). Use distribution='mirrored'."
@@ -511,7 +511,7 @@ class Study:
             Of the input, of the output.
 
         Raises:
-            OptionError: if there is no room for pairs.
+            UnfitError: if there is no room for pairs.
         """
         if self.distribution not in PAIRED:
             return False, False
@@ -522,16 +522,16 @@ class Study:
             for call, stage, term in uses
         )
         if self.parameters[name].dim() > 2 or not can_mirror:
-            raise OptionError(
-                f"{name}: distribution='mirrored' pairs hidden units, expected one matrix whose "
-                f"outputs share their coefficients, got relations, heads or parts side by side. "
-                f"Use another distribution."
+            raise UnfitError(
+                f"{name}: distribution={self.distribution!r} pairs hidden units, expected one "
+                f"matrix whose outputs share their coefficients, got relations, heads or parts "
+                f"side by side. Use another distribution."
             )
         mirror_in = any(self._is_paired(call, stage, term) for call, stage, term in uses)
         mirror_out = any(not self.is_last(call, stage) for call, stage, _ in uses)
         fan_in, fan_out = self.fans(name)
         if (mirror_in and fan_in < 2) or (mirror_out and fan_out < 2):
-            raise OptionError(
+            raise UnfitError(
                 f"{name}: distribution={self.distribution!r} pairs hidden units, expected a "
                 f"width of at least 2, got {fan_in} -> {fan_out}. Widen it or use another "
                 f"distribution."

@@ -14,7 +14,7 @@ import torch
 from kit.commands import run as command
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GCN, GIN, GCNConv, global_mean_pool
+from torch_geometric.nn import GAT, GCN, GIN, GCNConv, global_mean_pool
 
 import virgo
 from virgo.cli import sweeping
@@ -243,6 +243,18 @@ def test_a_result_that_is_no_number_counts_as_diverged(graph: Data, tmp_path: Pa
 
     result = small(graph, tmp_path, train=train, seeds=1)
     assert {seed["status"] for record in result.records for seed in record.seeds} == {"diverged"}
+
+
+def test_a_distribution_that_does_not_fit_a_network_does_not_end_the_study(
+    graph: Data, tmp_path: Path
+) -> None:
+    """Hidden heads that are averaged leave no pairs of units."""
+    calls = Calls()
+    model = partial(GAT, heads=2, concat=False)
+    result = small(graph, tmp_path, model=model, inits=["virgo+mirrored", "xavier"], train=calls)
+    status = {record.init: {seed["status"] for seed in record.seeds} for record in result.records}
+    assert status == {"virgo+mirrored": {"refused"}, "xavier": {"ok"}}
+    assert "side by side" in "".join(result.failed)
 
 
 def test_a_method_that_refuses_a_network_does_not_end_the_study(
