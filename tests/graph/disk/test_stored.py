@@ -474,7 +474,7 @@ def test_plan_command(tmp_path: Path, operator: str, capsys: pytest.CaptureFixtu
         (["--widths", "8"], "--widths: expected the features, the hidden widths and the outputs"),
         (["--widths", "8", "4", "--json", "x.txt"], "--json: expected a path ending in .json"),
         (["--widths", "8", "4", "--graph", "nowhere"], "nowhere: expected a graph's folder"),
-        (["--widths", "8", "4", "--method", "best"], "method: expected one of lecun"),
+        (["--widths", "8", "4", "--method", "best"], "method: expected one of auto, lecun"),
         (
             ["--widths", "8", "4", "--in-memory", "--engine", "duckdb"],
             "--in-memory: expected a graph on disk, got --engine",
