@@ -223,6 +223,9 @@ def test_hyperedges_that_outnumber_nodes_are_measured() -> None:
         virgo.plan(OnEdges(40), data, "virgo-forward")
     with pytest.raises(virgo.GraphError, match=r"if these are hyperedges, pass a .*HyperGraphData"):
         virgo.plan(OnEdges(40), hypergraph(Data, 50))
+    data.edge_index[0, 0] = 40
+    with pytest.raises(virgo.GraphError, match=r"node ids in 0\.\.39, got 0\.\.40"):
+        virgo.plan(OnEdges(40), data)
 
 
 def test_fewer_hyperedges_have_the_same_closed_form_in_both_kinds_of_data() -> None:

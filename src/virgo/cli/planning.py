@@ -14,7 +14,6 @@ from virgo.cli.arguments import (
     Subparsers,
     add_command,
     check_output,
-    writable_folder,
     write_text,
 )
 from virgo.cli.progress import working
@@ -39,8 +38,6 @@ def plan(args: argparse.Namespace) -> int:
     import virgo
 
     check_output("--json", args.json, ".json")
-    if args.json is not None:  # before hours of work
-        writable_folder(args.json.parent, "--json")
     method, options = virgo.rules.parse_method(args.method)
     if args.nodes is not None and options.get("estimate") != "measured" and method != "auto":
         raise OptionError(

@@ -130,10 +130,10 @@ def _merge(graphs: Any, max_graphs: int | None, seed: int) -> tuple[Data, dict[s
 def _check_edges(inputs: Inputs) -> None:
     if inputs.adjacency is not None:
         _check_adjacency(inputs, inputs.adjacency)
-    elif inputs.has_edges:
-        _check_edge_index(inputs.data.edge_index, inputs.num_nodes)
+    elif inputs.data.get("edge_index") is not None:
+        _check_edge_index(inputs.data.edge_index, inputs.num_nodes, inputs.has_edges)
     else:
-        return  # points, hyperedges or a dense adjacency; Inputs.edges refuses where edges count
+        return  # points or a dense adjacency; Inputs.edges refuses where edges count
     num_nodes = inputs.num_nodes
     if num_nodes == 0:
         raise GraphError("data: expected at least one node, got none. Check the graph.")
@@ -158,7 +158,7 @@ def _check_adjacency(inputs: Inputs, adjacency: Tensor) -> None:
         raise GraphError("adj_t: expected finite values, got NaN or infinity. Clean them.")
 
 
-def _check_edge_index(edge_index: object, num_nodes: int) -> None:
+def _check_edge_index(edge_index: object, num_nodes: int, both_are_nodes: bool) -> None:
     if not isinstance(edge_index, Tensor):
         raise GraphError(
             f"data.edge_index: expected a tensor of shape [2, num_edges], "
@@ -179,7 +179,8 @@ def _check_edge_index(edge_index: object, num_nodes: int) -> None:
             "data.edge_index: expected at least one edge, got none. Pass a graph with edges; "
             "without them the layers are those of an MLP, for which torch.nn.init serves."
         )
-    low, high = (int(v) for v in torch.aminmax(edge_index)) if num_nodes else (0, -1)
+    nodes = edge_index if both_are_nodes else edge_index[0]  # hyperedges have their own numbers
+    low, high = (int(v) for v in torch.aminmax(nodes)) if num_nodes else (0, -1)
     if low < 0 or high >= num_nodes:
         raise GraphError(
             f"data.edge_index: expected node ids in 0..{num_nodes - 1}, got {low}..{high}. "
