@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Collection, Iterable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from scipy.stats import wilcoxon
@@ -224,12 +224,11 @@ def _epochs(chosen: Chosen, mine: list[Record]) -> float | None:
     return statistics.mean(reached) if reached else None
 
 
-def comparisons(network: str = "gcn", mine: str = OURS[0]) -> str:
-    """One of our methods minus every other: in each cell, and over cells.
+Pair = tuple[str, int, str, Paired]
 
-    In a cell by the t test paired by seed, Holm over all cells of the table. Over cells by the
-    signed-rank test of their mean differences, Holm over methods.
-    """
+
+def _pairs(network: str, mine: str) -> list[Pair]:
+    """One of our methods minus every other in the same cell, paired by seed."""
     pairs = []
     for (dataset, model, method, layers), (chosen, _) in sorted(cells().items()):
         ours = cells().get((dataset, model, mine, layers))
@@ -237,27 +236,49 @@ def comparisons(network: str = "gcn", mine: str = OURS[0]) -> str:
             common = sorted(set(chosen.tests) & set(ours[0].tests))
             first, second = ({s: c.tests[s] for s in common} for c in (ours[0], chosen))
             pairs.append((dataset, layers, method, paired(first, second)))
+    return pairs
+
+
+def comparisons(mine: str = OURS[0]) -> str:
+    """One of our methods minus every other, for GCN: in each cell, and over cells.
+
+    In a cell by the t test paired by seed, Holm over all cells of the table. Over cells by the
+    signed-rank test of their mean differences, Holm over methods.
+    """
+    pairs = _pairs(NETWORKS[0], mine)
     if not pairs:
         return "Nothing has been run with five seeds."
     corrected = holm([pair[3].p for pair in pairs])
     against: dict[str, list[tuple[float, float]]] = {}  # difference and corrected p per cell
     for (_, _, method, test), p in zip(pairs, corrected, strict=True):
         against.setdefault(method, []).append((test.difference, p))
-    table = _against(against)
     losses = _places(
         (pair for pair, p in zip(pairs, corrected, strict=True) if p <= LEVEL),
         by_more_than=lambda _: 0,
     )
+    return (
+        f"{_against(against)}\n\nCells in which another method is better by this test: {losses}. "
+        f"{behind(NETWORKS[0], mine)}"
+    )
+
+
+def behind(network: str, mine: str) -> str:
+    """In words: where the related work is ahead by more than a standard deviation of ours."""
 
     def deviation(pair: Pair) -> float:
         return statistics.stdev(cells()[pair[0], network, mine, pair[1]][0].tests.values())
 
-    ahead = _places((pair for pair in pairs if pair[2] in RELATED), by_more_than=deviation)
+    pairs = (pair for pair in _pairs(network, mine) if pair[2] in RELATED)
     return (
-        f"{table}\n\nCells in which another method is better by this test: {losses}. Cells in "
-        f"which a method of the related work is ahead by more than a standard deviation of ours: "
-        f"{ahead}."
+        f"Cells in which a method of the related work is ahead of {mine} by more than a standard "
+        f"deviation of ours: {_places(pairs, by_more_than=deviation)}."
     )
+
+
+def network_table(network: str) -> str:
+    """The accuracies of another network than GCN, and where ours are behind."""
+    words = " ".join(behind(network, mine) for mine in OURS if _pairs(network, mine))
+    return f"{accuracies(network)}\n\n{words}"
 
 
 def _against(against: dict[str, list[tuple[float, float]]]) -> str:
@@ -281,9 +302,6 @@ def _against(against: dict[str, list[tuple[float, float]]]) -> str:
         rows.append([method, *map(str, numbers)])
     over = ["cells", "mean ahead in", "median, points", "p over cells"]
     return _table(["against", *over, "better by its seeds", "worse"], rows)
-
-
-Pair = tuple[str, int, str, Paired]
 
 
 def _places(pairs: Iterable[Pair], by_more_than: Callable[[Pair], float]) -> str:
@@ -383,5 +401,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "depth-tests": comparisons,
     "depth-tests-held": lambda: comparisons(mine=OURS[1]),
     "depth-ceiling": ceiling,
-    **{f"depth-{n}": (lambda n=n: accuracies(n)) for n in ("sage", "gin", "gat")},
+    **{f"depth-{n}": partial(network_table, n) for n in ("sage", "gin", "gat")},
 }
