@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from kit.ogb_library import ogb_or_skip
 from safetensors import safe_open
 from torch_geometric.nn import GCN as PygGCN
 
@@ -197,7 +198,7 @@ def test_every_option_trains(options: list[str], capsys: pytest.CaptureFixture[s
 def test_links_and_graphs_train_save_and_resume(
     options: list[str], metric: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    pytest.importorskip("ogb")
+    ogb_or_skip()
     path = str(tmp_path / "run.safetensors")
     small = ["--hidden", "8", "--epochs", "1", "--init", "virgo-backward", "--save", path]
     assert cli.main(["train", "--dataset", *options, *small]) == 0

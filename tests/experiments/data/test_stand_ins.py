@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.ogb_library import ogb_or_skip
 from torch_geometric.nn import GCNConv
 
 import virgo
@@ -310,7 +311,7 @@ def test_molecules_use_ogbs_vocabularies(name: str) -> None:
 
 
 def test_vocabularies_are_ogbs() -> None:
-    features = pytest.importorskip("ogb.utils.features", exc_type=ImportError)
+    features = ogb_or_skip("utils.features")
     assert features.get_atom_feature_dims() == ATOM_DIMS
     assert features.get_bond_feature_dims() == BOND_DIMS
 
@@ -366,7 +367,7 @@ def test_like_the_real_citation_graphs(name: str, data_root: Path) -> None:
 @pytest.mark.data
 def test_like_the_real_ddi(data_root: Path) -> None:
     present(data_root, "ogbl_ddi/split/target/train.pt")
-    pytest.importorskip("ogb", exc_type=ImportError)
+    ogb_or_skip()
     real = virgo.data.load("ogbl-ddi", data_root)
     alike("ogbl-ddi", real.data, FACTOR)
     fake = like("like:ogbl-ddi")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kit.ogb_library import ogb_or_skip
 from torch.nn import functional
 from torch_geometric.nn import GCN as PygGCN
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
@@ -334,7 +335,7 @@ def test_sampled_training_learns_and_repeats(dataset: Dataset) -> None:
 
 
 def test_rocauc_is_ogbs_over_tasks() -> None:
-    pytest.importorskip("ogb")
+    ogb_or_skip()
     generator = torch.Generator().manual_seed(0)
     y = torch.randint(0, 2, (60, 112), generator=generator)
     output = torch.randn(60, 112, generator=generator)
@@ -347,7 +348,7 @@ def test_rocauc_is_ogbs_over_tasks() -> None:
 
 
 def test_accuracy_is_ogbs() -> None:
-    pytest.importorskip("ogb")
+    ogb_or_skip()
     generator = torch.Generator().manual_seed(0)
     y = torch.randint(0, 5, (200,), generator=generator)
     output = torch.randn(200, 5, generator=generator)
@@ -356,7 +357,7 @@ def test_accuracy_is_ogbs() -> None:
 
 
 def test_a_dataset_of_many_tasks_trains(dataset: Dataset) -> None:
-    pytest.importorskip("ogb")
+    ogb_or_skip()
     data = dataset.data.clone()
     data.y = torch.stack([data.y == task % 7 for task in range(112)], dim=1).float()
     many = dataset_of(data, "rocauc", 112)

@@ -17,6 +17,8 @@ from torch_geometric.data.storage import GlobalStorage
 
 from virgo.errors import DataError, MissingExtra
 
+_lock = threading.RLock()  # what is changed below is changed for all threads
+
 
 def ogb(module: str) -> Any:
     """Import ``ogb.<module>`` without its check for a newer version.
@@ -33,17 +35,18 @@ def ogb(module: str) -> Any:
     Raises:
         MissingExtra: ``ogb`` is not installed.
     """
-    kept = {"outdated": sys.modules["outdated"]} if "outdated" in sys.modules else {}
-    if "ogb" not in sys.modules:
-        sys.modules["outdated"] = None  # type: ignore[assignment]  # makes its import fail
-    try:
-        return importlib.import_module(f"ogb.{module}")
-    except ImportError as error:
-        raise MissingExtra("Loading an OGB dataset", "ogb", "data") from error
-    finally:
-        if sys.modules.get("outdated", ...) is None:
-            del sys.modules["outdated"]
-        sys.modules.update(kept)
+    with _lock:
+        kept = {"outdated": sys.modules["outdated"]} if "outdated" in sys.modules else {}
+        if "ogb" not in sys.modules:
+            sys.modules["outdated"] = None  # type: ignore[assignment]  # makes its import fail
+        try:
+            return importlib.import_module(f"ogb.{module}")
+        except ImportError as error:
+            raise MissingExtra("Loading an OGB dataset", "ogb", "data") from error
+        finally:
+            if sys.modules.get("outdated", ...) is None:
+                del sys.modules["outdated"]
+            sys.modules.update(kept)
 
 
 def evaluator(name: str) -> Any:
@@ -62,9 +65,6 @@ def evaluator(name: str) -> Any:
     if task is None:
         raise DataError(f"{name}: expected a dataset of OGB's, got another. Name one.")
     return ogb(f"{task}proppred").Evaluator(name)
-
-
-_lock = threading.RLock()
 
 
 def _reconstruct_as(module: str) -> Callable[..., object]:
