@@ -363,6 +363,7 @@ def main() -> None:
 
     for depth, model in product(args.depths, args.models):
         grid = CEILING if model == "gcnii" else GRIDS[depth]
+        few = SCREENED if depth > 2 else SCREENED_AT_TWO
         result = study(
             {name: partial(load, name) for name in args.datasets},
             {model: MODELS[model]},
@@ -371,7 +372,7 @@ def main() -> None:
             name=NAME,
             seeds=args.seeds,
             columns=["num_layers"],
-            screen=(SCREENED if depth > 2 else SCREENED_AT_TWO, 1),
+            screen=(few, 1) if few < args.seeds else None,
             train=train,
             out=args.out,
             curves=True,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import depth
 import pytest
 import torch
@@ -65,3 +67,18 @@ def test_dropped_attention_is_that_of_dense_matrices() -> None:
         (out * torch.linspace(-1, 1, 6)).sum().backward()
         results.append([out.detach(), leaf.grad, conv.att_src.grad, conv.att_dst.grad])
     torch.testing.assert_close(results[0], results[1])
+
+
+@pytest.mark.parametrize(("seeds", "at_two"), [("5", None), ("10", (5, 1))])
+def test_fewer_seeds_screen_than_run(
+    seeds: str, at_two: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At two layers five seeds screen; where no more are asked for, all configurations have all."""
+    screens = []
+    monkeypatch.setattr(depth, "study", lambda *_, screen, **__: screens.append(screen))
+    monkeypatch.setattr(sys, "argv", ["depth.py", "--depths", "2", "8", "--seeds", seeds])
+    threads = torch.get_num_threads()
+    depth.main()
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(False)
+    assert screens == [at_two, (2, 1)]
