@@ -18,6 +18,7 @@ datasets it refuses: an accuracy on a generated graph means nothing.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 import warnings
@@ -287,7 +288,7 @@ def train(model: nn.Module, data: Data, config: dict[str, Any], seed: int) -> di
     masks = [data[name] for name in ("train_mask", "val_mask", "test_mask")]
     train_mask, val_mask, test_mask = (m if m.ndim == 1 else m[:, seed % SPLITS] for m in masks)
     optimiser = torch.optim.Adam(model.parameters(), lr=config["lr"], weight_decay=WEIGHT_DECAY)
-    best: dict[str, Any] = {"valid": -1.0, "test": 0.0, "epoch": 0}
+    best: dict[str, Any] = {"valid": -math.inf, "test": math.nan, "epoch": 0}  # as if diverged
     curve = []
     rng = np.random.default_rng(seed)
     for epoch in range(EPOCHS):

@@ -63,6 +63,16 @@ def cells() -> dict[tuple[str, str, str, int], tuple[Chosen, list[Record]]]:
     return {k: (c, mine) for k, (c, mine) in chosen.items() if c and len(c.tests) >= FEW}
 
 
+@cache
+def without_result() -> dict[tuple[str, str, str, int], str]:
+    """Cells of which no seed has a result -> why: "refused", "diverged"."""
+    seen: dict[tuple[str, str, str, int], set[str]] = {}
+    for record in records.read(RECORDS) if RECORDS.is_file() else []:
+        key = (record.dataset, record.model, record.init, int(record.config["num_layers"]))
+        seen.setdefault(key, set()).update(seed["status"] for seed in record.seeds)
+    return {key: " or ".join(sorted(s)) for key, s in seen.items() if s and "ok" not in s}
+
+
 def _order(values: Iterable[str], order: tuple[str, ...]) -> list[str]:
     present = set(values)
     return [name for name in order if name in present] + sorted(present - set(order))
@@ -85,12 +95,13 @@ def accuracies(network: str = "gcn", only: str | None = None) -> str:
             d: max(statistics.mean(c.tests.values()) for (_, e), c in mine.items() if e == d)
             for d in depths
         }
+        ended = {k[2:]: why for k, why in without_result().items() if k[:2] == (dataset, network)}
         rows = []
-        for method in _order({method for method, _ in mine}, METHODS):
+        for method in _order({method for method, _ in [*mine, *ended]}, METHODS):
             row = [f"**{method}**" if method in CANDIDATES else method]
             for d in depths:
                 cell = mine.get((method, d))
-                row.append(_number(cell, best[d]) if cell else "")
+                row.append(_number(cell, best[d]) if cell else ended.get((method, d), ""))
             rows.append(row)
         title = "" if only else f"**{dataset}**\n\n"
         parts.append(title + _table(["", *(f"{d} layers" for d in depths)], rows))
