@@ -52,24 +52,29 @@ LEVEL = 0.05  # of every test
 FEWEST_CELLS = 6  # with fewer a signed-rank test cannot reach its level
 
 
+Place = tuple[str, str, str, int]
+
+
 @cache
-def cells() -> dict[tuple[str, str, str, int], tuple[Chosen, list[Record]]]:
-    """(dataset, network, method, layers) -> the configuration that validation chose."""
-    grouped: dict[tuple[str, str, str, int], list[Record]] = {}
+def by_cell() -> dict[Place, list[Record]]:
+    """(dataset, network, method, layers) -> what was run."""
+    grouped: dict[Place, list[Record]] = {}
     for record in records.read(RECORDS) if RECORDS.is_file() else []:
         key = (record.dataset, record.model, record.init, int(record.config["num_layers"]))
         grouped.setdefault(key, []).append(record)
-    chosen = {key: (select(mine), mine) for key, mine in grouped.items()}
-    return {k: (c, mine) for k, (c, mine) in chosen.items() if c and len(c.tests) >= FEW}
+    return grouped
 
 
 @cache
-def without_result() -> dict[tuple[str, str, str, int], str]:
+def cells() -> dict[Place, tuple[Chosen, list[Record]]]:
+    """The cells to be shown, with the configuration that validation chose."""
+    chosen = {key: (select(mine), mine) for key, mine in by_cell().items()}
+    return {k: (c, mine) for k, (c, mine) in chosen.items() if c and len(c.tests) >= FEW}
+
+
+def without_result() -> dict[Place, str]:
     """Cells of which no seed has a result -> why: "refused", "diverged"."""
-    seen: dict[tuple[str, str, str, int], set[str]] = {}
-    for record in records.read(RECORDS) if RECORDS.is_file() else []:
-        key = (record.dataset, record.model, record.init, int(record.config["num_layers"]))
-        seen.setdefault(key, set()).update(seed["status"] for seed in record.seeds)
+    seen = {k: {s["status"] for r in mine for s in r.seeds} for k, mine in by_cell().items()}
     return {key: " or ".join(sorted(s)) for key, s in seen.items() if s and "ok" not in s}
 
 
@@ -136,7 +141,7 @@ def gaps() -> str:
 def targets() -> str:
     """What was aimed at beside one of our methods per depth, by mean validation over datasets."""
     depths = (2, 8, 16, 32, 64)
-    by_depth = {depth: _preferred(depth, list(TARGETS)) for depth in depths}
+    by_depth = {depth: _preferred(depth, TARGETS) for depth in depths}
     rows: list[list[str]] = []
     reached: list[bool] = []
     missed: list[str] = []  # by the method of each cell's own validation

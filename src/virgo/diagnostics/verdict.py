@@ -133,19 +133,15 @@ def _bad(cause: str, layer: Layer, sentence: str) -> list[Finding]:
 
 def _overflow(layers: Sequence[Layer]) -> list[Finding]:
     """Where numbers stop being finite, by an overflow or by weights that are NaN or infinite."""
-    wide = [layer for layer in layers if layer.width > 1]  # one neuron has no variance
-    for values, order, what, way in (
-        ("forward", wide, "signal", "on"),
-        ("backward", layers[::-1], "gradient", "back"),
-    ):
-        for layer in order:
-            value = getattr(layer, values)
-            if math.isinf(value) or (values == "forward" and math.isnan(value)):
-                sentence = (
-                    f"The {what} is NaN or infinite from layer {layer.index} ({layer.name}) {way}: "
-                    f"it overflows, or weights are not finite."
-                )
-                return _bad("exploding", layer, sentence)
+    signal = [at for at in layers if at.width > 1 and not math.isfinite(at.forward)]
+    gradient = [at for at in reversed(layers) if math.isinf(at.backward)]  # NaN: it has none
+    for found, what, way in ((signal, "signal", "on"), (gradient, "gradient", "back")):
+        if found:
+            sentence = (
+                f"The {what} is NaN or infinite from layer {found[0].index} ({found[0].name}) "
+                f"{way}: it overflows, or weights are not finite."
+            )
+            return _bad("exploding", found[0], sentence)
     return []
 
 
