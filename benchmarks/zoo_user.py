@@ -273,6 +273,40 @@ def _(seed: int) -> Any:
     return Tied(autoencoder=True), data
 
 
+class Listed(nn.Module):
+    """A graph convolution written out in ``forward``, with its weights in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = [FEATURES, *[WIDTH] * 7, CLASSES]
+        self.weights = nn.ParameterList(
+            nn.init.kaiming_uniform_(torch.empty(shape)) for shape in pairwise(widths)
+        )
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        adjacency = to_torch_coo_tensor(edge_index, size=x.size(0))
+        *hidden, last = self.weights
+        for weight in hidden:
+            x = (adjacency @ (x @ weight)).relu()
+        return x @ last
+
+
+add("weights in a ParameterList 8", "user", lambda seed: (Listed(), papers(seed)))
+
+
+class Writing(Encoded):
+    """As GraphGym's layers: each puts what it returns into the data it is given."""
+
+    def forward(self, data: Data) -> Tensor:
+        data.x = self.encoder(data.x)
+        for conv in self.convs:
+            data.x = conv(data.x, data.edge_index).relu()
+        return self.head(data.x)
+
+
+add("layers that write into the data", "user", lambda seed: (Writing(4), papers(seed)))
+
+
 # Outputs and tasks.
 class Outputs(nn.Module):
     """Two layers; what is returned is up to ``wrap``."""

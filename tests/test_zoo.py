@@ -37,6 +37,8 @@ NETWORKS = [
     "link prediction network",
     "APPNP",
     "MetaLayer",
+    "weights in a ParameterList 8",
+    "layers that write into the data",
 ]
 
 

@@ -319,3 +319,21 @@ def test_a_monitor_takes_whole_numbers_of_steps(every: Any) -> None:
 def test_a_comparison_needs_a_method(data: Data) -> None:
     with pytest.raises(virgo.OptionError, match="methods: expected at least one"):
         virgo.compare(Plain, data, [])
+
+
+class WritesIntoData(Plain):
+    """As layers of GraphGym: what a layer returns takes the place of the features."""
+
+    def forward(self, data: Data) -> Tensor:
+        for conv in self.convs:
+            data.x = conv(data.x, data.edge_index).relu()
+        return data.x
+
+
+@pytest.mark.parametrize("given", [None, lambda model, data: model(data)])
+@pytest.mark.parametrize("call", [name for name in CALLS if name != "warm_start"])
+def test_a_model_may_write_into_the_data_it_gets(call: str, given: Any, data: Data) -> None:
+    x, keys = data.x.clone(), list(data.keys())
+    CALLS[call](WritesIntoData(), data, forward=given)
+    assert torch.equal(data.x, x)
+    assert list(data.keys()) == keys

@@ -109,3 +109,19 @@ def test_a_long_message_of_a_model_is_cut() -> None:
     with pytest.raises(virgo.VirgoError) as caught:
         virgo.measure(Wordy(), data)
     assert len(str(caught.value)) < 900
+
+
+class InPlace(nn.Module):
+    """Scales its own input where it lies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gcn = GCN(6, 4, 2, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.gcn(x.mul_(0.5), edge_index)
+
+
+def test_a_model_that_writes_into_its_input_is_said_to() -> None:
+    with pytest.warns(VirgoWarning, match=r"InPlace: expected .* writes into data\.x, .* x\.clone"):
+        virgo.check(InPlace(), _data(), advice=False, backward=False)

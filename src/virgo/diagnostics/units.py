@@ -25,6 +25,7 @@ from virgo.diagnostics.measurement import (
     with_ratios,
 )
 from virgo.errors import LayerError
+from virgo.network.bare_weights import bare_weights_called
 from virgo.network.inputs import Inputs
 from virgo.network.modules import arguments_of, float_tensors, hooked, received
 from virgo.network.probe import Loss, gradient_norm, variance
@@ -52,7 +53,7 @@ def measure_units(subject: PreparedModel, plan: Plan | None, loss: Loss | None) 
             plan.apply_(model)
         prepared = subject.inputs.prepared_for(model)
         probe = _UnitProbe(model, prepared)
-        with hooked(probe.hooks()):
+        with bare_weights_called(probe.units.values()), hooked(probe.hooks()):
             seen = profile(model, prepared, subject.forward, loss)
         norms = weight_norms(model)
     if not seen.calls:
@@ -91,12 +92,12 @@ class _UnitProbe:
     """Looks at what each unit returns, and gathers the gradients of parameters."""
 
     def __init__(self, model: nn.Module, inputs: Inputs) -> None:
-        self.model, self.inputs = model, inputs
+        self.model, self.inputs, self.units = model, inputs, units_of(model)
         self.layers: list[Layer] = []
         self.gradients: dict[str, Tensor] = {}
 
     def hooks(self) -> Iterator[RemovableHandle]:
-        for path, unit in units_of(self.model).items():
+        for path, unit in self.units.items():
             yield unit.register_forward_pre_hook(self._enter, with_kwargs=True)
             yield unit.register_forward_hook(self._leave(path))
         for name, parameter in self.model.named_parameters():

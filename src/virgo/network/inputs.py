@@ -459,8 +459,9 @@ def run(model: nn.Module, data: Any, forward: Forward | None = None) -> Any:
     """Call a model the way its ``forward`` asks to be called."""
     if isinstance(data, dgl_graphs.DGLData):
         return dgl_graphs.call(model, data, forward)
+    # copies, which share all tensors: layers of GraphGym's kind write into the data they are given
     if forward is not None:
-        return forward(model, data)
+        return forward(model, copy.copy(data))
     names = getattr(getattr(model, "signature", None), "param_dict", None)
     if names:  # torch_geometric.nn.Sequential keeps its arguments here
         return model(*[_lookup(data, name) for name in names])
@@ -473,7 +474,7 @@ def run(model: nn.Module, data: Any, forward: Forward | None = None) -> Any:
     if isinstance(model, nn.Sequential) and required == ["input"]:
         return model(data.x)
     if len(required) == 1 and (required[0] in _WHOLE or _lookup(data, required[0]) is None):
-        return model(data)
+        return model(copy.copy(data))
     arguments: dict[str, Any] = {}
     for parameter in parameters:
         value = _lookup(data, parameter.name)

@@ -430,3 +430,11 @@ def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 def is_linear(module: nn.Module) -> bool:
     """PyTorch's ``Linear`` or PyG's, which is not a subclass of it."""
     return isinstance(module, nn.Linear) or type(module).__name__ == "Linear"
+
+
+def stores_inputs_first(owner: nn.Module) -> bool:
+    """Whether a module's matrices are ``[in, out]``, to be multiplied with as ``x @ weight``."""
+    # PyTorch's and PyG's Linear have [out, in]; PyG's other parameters, and people's own, do not
+    if isinstance(owner, (nn.ParameterList, nn.ParameterDict)):
+        return True
+    return not (is_linear(owner) or type(owner).__module__.startswith("torch.nn."))

@@ -219,7 +219,7 @@ def observe(
     context = torch.enable_grad() if loss is not None else torch.no_grad()
     with context, LayerHooks(model, observer.enter, observer.leave) as observer.hooks:
         name = type(model).__name__
-        with noticed(model, forward):
+        with noticed(model, inputs.data, forward):
             output = call_users_code(name, lambda: run(model, inputs.data, forward), model)
         if loss is not None:
             value = call_users_code("loss", lambda: loss(output, inputs.data))

@@ -1,10 +1,10 @@
 """Signal and gradient over every weighted part of a network, in one real pass.
 
-A *unit* is an outermost message-passing layer, or another module that owns a trainable matrix
-itself (an encoder, a head, a hand-written graph convolution). Its *signal* is the mean square of
-what it returns, its *gradient* the mean square of the loss's gradient there. The pass is that of
-training: norms use the statistics of the batch, and dropout is off, so that the pass is the same
-each time.
+A *unit* is an outermost message-passing layer, another module that owns a trainable matrix itself
+(an encoder, a head, a hand-written graph convolution), or a matrix that no layer holds. Its
+*signal* is the mean square of what it returns, its *gradient* the mean square of the loss's
+gradient there. The pass is that of training: norms use the statistics of the batch, and dropout is
+off, so that the pass is the same each time.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from virgo.devices import squared_sum, widest
 from virgo.layers import is_dgl_layer, is_message_passing
+from virgo.network.bare_weights import bare_weights, bare_weights_called, owns_matrix
 from virgo.network.inputs import Forward, Inputs, run, stored_values
 from virgo.network.modules import (
     arguments_of,
@@ -129,17 +130,11 @@ def units_of(model: nn.Module) -> dict[str, nn.Module]:
         if is_message_passing(module):
             inside.update(map(id, module.modules()))
             units[path] = module
+        elif bare := bare_weights(path, module):
+            units.update(bare)
         elif owns_matrix(module) and not isinstance(module, nn.Embedding):
             units[path] = module
     return units
-
-
-def owns_matrix(module: nn.Module) -> bool:
-    """Whether a module itself has a trainable parameter of two or more dimensions."""
-    return any(
-        p.requires_grad and p.dim() > 1 and p.is_floating_point()
-        for p in module.parameters(recurse=False)
-    )
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -175,9 +170,10 @@ def profile(
     """
     recorder = _Recorder(model)
     context = torch.enable_grad() if loss is not None else torch.no_grad()
-    with context, hooked(recorder.hooks()):
+    units = recorder.units.values()
+    with context, bare_weights_called(units), hooked(recorder.hooks()):
         name = type(model).__name__
-        with noticed(model, forward):
+        with noticed(model, inputs.data, forward):
             output = call_users_code(name, lambda: run(model, inputs.data, forward), model)
         recorder.finish(output)
         if loss is not None:
@@ -194,7 +190,7 @@ class _Recorder:
     """Hooks on every unit and every norm, which write one :class:`Profile`."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
+        self.model, self.units = model, units_of(model)
         self.result = Profile([])
         self.outputs: dict[object, int] = {}  # autograd node -> the call that returned it
         self.norms: set[object] = set()  # autograd nodes of what norms returned
@@ -202,9 +198,8 @@ class _Recorder:
         self.placed: list[RemovableHandle] = []
 
     def hooks(self) -> Iterator[RemovableHandle]:
-        units = units_of(self.model)
-        inside = {id(part) for unit in units.values() for part in unit.modules()}
-        for path, unit in units.items():
+        inside = {id(part) for unit in self.units.values() for part in unit.modules()}
+        for path, unit in self.units.items():
             yield unit.register_forward_pre_hook(self._enter(path), with_kwargs=True)
             yield unit.register_forward_hook(self._leave)
         for module in self.model.modules():

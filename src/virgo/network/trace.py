@@ -129,7 +129,7 @@ def _watch(model: nn.Module, inputs: Inputs, forward: Forward | None) -> Trace:
     with preserved(model), torch.enable_grad():
         inputs = inputs.prepared_for(model)
         watcher = _Watcher(model, inputs, _make_leaves(inputs))
-        with hooked(watcher.hooks()), noticed(model, forward):
+        with hooked(watcher.hooks()), noticed(model, inputs.data, forward):
             output = run(model, inputs.data, forward)
         watcher.finish(output)
     if not watcher.calls:

@@ -31,10 +31,11 @@ from torch.utils.hooks import RemovableHandle
 
 from virgo.balance import Unit, find_units
 from virgo.devices import widest
+from virgo.network.bare_weights import BareWeight, bare_weights_called
 from virgo.network.inputs import run
 from virgo.network.modules import float_tensors, hooked
 from virgo.network.probe import call_users_code
-from virgo.network.profile import as_in_training
+from virgo.network.profile import as_in_training, units_of
 from virgo.plans import Plan
 from virgo.related.units import PlanRequest, planned
 
@@ -48,11 +49,13 @@ def plan_lsuv(base: Plan, request: PlanRequest) -> Plan:
     request.refuse_without_features()
     units = find_units(request.model, redraw=True)
     start = planned(base, request, units)
-    settling = _Settling(request.model, {row.weight for row in start.rows})
+    modules = units_of(request.model)
+    settling = _Settling(request.model, modules, {row.weight for row in start.rows})
     with as_in_training(request.model, weights=True):
         inputs = request.inputs.prepared_for(request.model)
         start.apply_(request.model)
-        with torch.no_grad(), hooked(settling.hooks(units)):
+        bare = bare_weights_called(modules.values())
+        with torch.no_grad(), bare, hooked(settling.hooks(units)):
             call_users_code(
                 type(request.model).__name__,
                 lambda: run(request.model, inputs.data, request.forward),
@@ -76,6 +79,7 @@ class _Settling:
     """Weights in the middle of a pass, each layer scaled when it runs for the first time."""
 
     model: nn.Module
+    modules: dict[str, nn.Module]  # the units
     planned: set[str]
     scales: dict[str, float] = field(default_factory=dict)
     variances: dict[str, float] = field(default_factory=dict)  # reached, by path
@@ -85,12 +89,13 @@ class _Settling:
         """One hook on every unit and on every module inside of it that owns some of its weights."""
         for unit in units:
             mine = [name for name in unit.weights if name in self.planned]
+            whole = self.modules[unit.path]
             owners: dict[str, list[str]] = {}
-            for name in mine:
+            for name in mine if not isinstance(whole, BareWeight) else ():
                 owners.setdefault(name.rpartition(".")[0], []).append(name)
             for path, names in {**owners, unit.path: mine}.items():
                 if names:
-                    module = self.model.get_submodule(path)
+                    module = whole if path == unit.path else self.model.get_submodule(path)
                     hook = self._settle(path, names)
                     yield module.register_forward_hook(hook, with_kwargs=True)
 

@@ -27,13 +27,11 @@ Assumption: one kind of node. It costs four passes per step; a start that overfl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from virgo.balance import Unit, find_units
 from virgo.devices import widest
@@ -42,11 +40,12 @@ from virgo.errors import GraphError, LayerError
 from virgo.graph.device import vector_of
 from virgo.graph.operators import NodeOperator
 from virgo.graph.vectors import AnyVector
+from virgo.network.bare_weights import bare_weights_called
 from virgo.network.inputs import Inputs, run
 from virgo.network.losses import InferredLoss
 from virgo.network.modules import float_tensors, hooked, own_gradients
 from virgo.network.probe import Loss, call_users_code
-from virgo.network.profile import as_in_training, mean_square
+from virgo.network.profile import as_in_training, mean_square, units_of
 from virgo.plans import Plan
 from virgo.related.units import PlanRequest, planned
 
@@ -112,10 +111,9 @@ class _Search:
             for unit in self.units
             for name in unit.weights
         }
-        ran = _Seen(model, [unit.path for unit in self.units])
-        with torch.no_grad(), hooked(ran.hooks()):
-            self._forward()
-        order = list(ran.outputs)
+        self.modules = units_of(model)
+        with torch.no_grad():
+            order = list(self._seen()[0])
         self.units = sorted(
             (unit for unit in self.units if unit.path in order), key=lambda u: order.index(u.path)
         )
@@ -170,29 +168,37 @@ class _Search:
             for unit, log in zip(self.units, logs.tolist(), strict=True):
                 for name in unit.weights:
                     model.get_parameter(name).copy_(self.own[name] * math.exp(log))
-        seen = _Seen(model, [unit.path for unit in self.units])
-        with torch.enable_grad(), hooked(seen.hooks()):
-            output = self._forward()
+        with torch.enable_grad():
+            outputs, output = self._seen()
             value = call_users_code("loss", lambda: self.loss(output, self.inputs.data))
             with own_gradients(value, model):
                 value.backward()
                 gradients = [mean_square(_gradients(model, unit)) for unit in self.units]
-        signals = [
-            mean_square([seen.outputs[u.path]]) for u in self.units if u.path in seen.outputs
-        ]
+        signals = [mean_square([outputs[u.path]]) for u in self.units if u.path in outputs]
         terms = (
             _imbalance(signals[0], signals[-1]),
             _imbalance(gradients[1], gradients[-2]),
-            self._lost_variation(list(seen.outputs.values())),
+            self._lost_variation(list(outputs.values())),
         )
         return sum(weight * term for weight, term in zip(WEIGHTS, terms, strict=True))
 
-    def _forward(self) -> object:
-        request = self.request
-        return call_users_code(
-            type(request.model).__name__,
-            lambda: run(request.model, self.inputs.data, request.forward),
-        )
+    def _seen(self) -> tuple[dict[str, Tensor], object]:
+        """What each unit returned on its first call, and what the model did."""
+        request, outputs = self.request, dict[str, Tensor]()
+        modules = {unit.path: self.modules[unit.path] for unit in self.units}
+
+        def keep(path: str, module: nn.Module, args: object, output: object) -> None:
+            tensors = float_tensors(output)
+            if tensors:
+                outputs.setdefault(path, tensors[0].detach())
+
+        hooks = (m.register_forward_hook(partial(keep, path)) for path, m in modules.items())
+        with bare_weights_called(modules.values()), hooked(hooks):
+            output = call_users_code(
+                type(request.model).__name__,
+                lambda: run(request.model, self.inputs.data, request.forward),
+            )
+        return outputs, output
 
     def _lost_variation(self, outputs: list[Tensor]) -> float:
         """How far the last output over nodes is from the features in how neighbours differ."""
@@ -204,23 +210,6 @@ class _Search:
     def _variation(self, h: Tensor) -> float:
         dense = h.detach().to_dense() if h.layout != torch.strided else h.detach()
         return graph_embedding_variation(dense.to(widest(dense)), self.operator)
-
-
-class _Seen:
-    """What each unit returned on its first call."""
-
-    def __init__(self, model: nn.Module, paths: list[str]) -> None:
-        self.model, self.paths = model, paths
-        self.outputs: dict[str, Tensor] = {}
-
-    def hooks(self) -> Iterator[RemovableHandle]:
-        for path in self.paths:
-            yield self.model.get_submodule(path).register_forward_hook(partial(self._keep, path))
-
-    def _keep(self, path: str, module: nn.Module, args: object, output: object) -> None:
-        tensors = float_tensors(output)
-        if tensors:
-            self.outputs.setdefault(path, tensors[0].detach())
 
 
 def _gradients(model: nn.Module, unit: Unit) -> list[Tensor]:

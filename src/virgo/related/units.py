@@ -10,7 +10,7 @@ from virgo.balance import Unit, find_units
 from virgo.errors import GraphError, LayerError
 from virgo.network.graph_inputs import GraphInputs
 from virgo.network.inputs import Forward, Inputs
-from virgo.network.modules import is_linear
+from virgo.network.modules import stores_inputs_first
 from virgo.network.probe import Loss
 from virgo.plans import Plan, Row
 from virgo.rules import Method, WithoutGraph
@@ -111,9 +111,7 @@ def accounted(
 
 def _row(request: PlanRequest, gain: float, path: str, name: str) -> Row:
     shape = tuple(request.model.get_parameter(name).shape)
-    owner = request.model.get_submodule(name.rpartition(".")[0])
-    # PyTorch stores [out, in], PyG's parameters outside of a Linear are [in, out]
-    in_first = not (is_linear(owner) or type(owner).__module__.startswith("torch.nn."))
+    in_first = stores_inputs_first(request.model.get_submodule(name.rpartition(".")[0]))
     fan_in, fan_out = (shape[-2], shape[-1]) if in_first else (shape[-1], shape[-2])
     variance = request.method.rule(WithoutGraph(fan_in, fan_out, gain))
     return Row(path, name, shape, fan_in, fan_out, 1.0, variance, in_first=in_first)
