@@ -94,13 +94,15 @@ def test_an_expanded_weight_is_refused_before_anything_is_changed(method: str) -
     virgo.init_(model, data, method)
 
 
-def test_a_traced_module_keeps_its_mode() -> None:
+@pytest.mark.parametrize("call", [virgo.init_, virgo.check, virgo.measure])
+def test_a_traced_module_is_refused_and_keeps_its_mode(call: Callable[..., Any]) -> None:
     data = _data()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = torch.jit.trace(Expanded(), (data.x, data.edge_index), check_trace=False)
-    with pytest.raises(virgo.VirgoError):
-        virgo.measure(model, data)
+    for module in (model, nn.ModuleList([model])):
+        with pytest.raises(virgo.LayerError, match=r"TorchScript compiled\. Initialise .* before"):
+            call(module, data)
     assert all(module.training for module in model.modules())
 
 

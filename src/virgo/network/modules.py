@@ -36,12 +36,22 @@ def unwrap(model: nn.Module, *, allow_meta: bool = False) -> nn.Module:
         The innermost module; ``model`` itself if nothing wraps it.
 
     Raises:
-        LayerError: if this is no module, or one whose parameters hold no numbers to work with.
+        LayerError: if this is no module, a compiled one of TorchScript, or one whose parameters
+            hold no numbers to work with.
     """
     if not isinstance(cast(object, model), nn.Module):
         raise LayerError(
             f"model: expected a torch.nn.Module, got {shown(model)}. Pass the model itself, built."
         )
+    for path, module in model.named_modules():
+        if (
+            isinstance(module, torch.jit.ScriptModule)
+            and next(module.parameters(), None) is not None
+        ):
+            raise LayerError(
+                f"{path or 'model'}: expected a module that can be watched while it runs, got one "
+                f"that TorchScript compiled. Initialise the model before torch.jit compiles it."
+            )
     for name, parameter in model.named_parameters():
         lazy: bool = is_lazy(parameter)  # has no shape, device or mode to ask for
         if parameter.is_meta and not lazy and not allow_meta:
