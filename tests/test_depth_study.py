@@ -56,7 +56,7 @@ def test_dropped_attention_is_that_of_dense_matrices() -> None:
         leaf = x.clone().requires_grad_()
         conv.zero_grad()
         if by_hand:
-            out = gat(conv, leaf, graph, lambda ones, p: ones * mask)
+            out = gat(conv, leaf, graph, lambda ones, p: ones * mask.t())
         else:
             h = leaf.view(12, 2, 3)
             scores = (h * conv.att_dst).sum(-1)[:, None] + (h * conv.att_src).sum(-1)[None]
