@@ -88,10 +88,10 @@ def is_matrix(parameter: nn.Parameter) -> bool:
 def bare_weights_called(units: Iterable[nn.Module]) -> AbstractContextManager[object]:
     """A context in which the stand-ins among ``units`` are called, and their hooks run."""
     stand_ins = [unit for unit in units if isinstance(unit, BareWeight)]
-    return _Products(stand_ins) if stand_ins else nullcontext()
+    return _ProductWatcher(stand_ins) if stand_ins else nullcontext()
 
 
-class _Products(TorchFunctionMode):
+class _ProductWatcher(TorchFunctionMode):
     """Follows weights, and what is computed from one alone (a row, a transpose), to products."""
 
     def __init__(self, stand_ins: list[BareWeight]) -> None:
