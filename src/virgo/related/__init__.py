@@ -1,9 +1,10 @@
 """The related work: initialisers of other papers that plan a model by themselves.
 
-They need no description of any layer. A *unit* is an outermost message-passing layer or another
-module that owns a matrix (:func:`virgo.network.profile.units_of`); every weight of every unit is
-drawn. The formulas are in :mod:`virgo.literature`, the names in :mod:`virgo.rules`, and those that
-are a rule on a described layer's operator (``g-init``, ``isometric``) need nothing from here.
+They need no description of any layer. A *unit* is an outermost message-passing layer, another
+module that owns a matrix, or a matrix that no layer holds (:func:`virgo.network.profile.units_of`);
+every weight of every unit is drawn. The formulas are in :mod:`virgo.literature`, the names in
+:mod:`virgo.rules`, and those that are a rule on a described layer's operator (``g-init``,
+``isometric``) need nothing from here.
 """
 
 from collections.abc import Callable
