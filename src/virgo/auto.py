@@ -26,7 +26,7 @@ from virgo.layers import is_layer
 from virgo.network.graph_inputs import GraphInputs
 from virgo.network.inputs import Inputs
 from virgo.network.losses import InferredLoss
-from virgo.network.modules import stores_inputs_first
+from virgo.network.modules import fans_of
 from virgo.network.probe import Loss
 from virgo.network.profile import Profile, as_in_training, extent, profile
 from virgo.network.trace import watch
@@ -270,8 +270,8 @@ def _own_weights(model: nn.Module, units: list[Unit], options: Options) -> Plan:
         for name in unit.weights:
             weight = parameters[name].detach()
             shape = tuple(weight.shape)
-            in_first = stores_inputs_first(model.get_submodule(name.rpartition(".")[0]))
-            fan_in, fan_out = (shape[-2], shape[-1]) if in_first else (shape[-1], shape[-2])
+            owner = model.get_submodule(name.rpartition(".")[0])
+            fan_in, fan_out, in_first = fans_of(owner, shape)
             variance = float(weight.to(widest(weight)).square().mean())
             rows.append(
                 Row(unit.path, name, shape, fan_in, fan_out, 1.0, variance, in_first=in_first)

@@ -25,7 +25,7 @@ from virgo.devices import widest
 from virgo.draws import PAIRED
 from virgo.errors import GraphError, OptionError
 from virgo.network.inputs import Forward, Inputs
-from virgo.network.modules import is_linear, preserved, stores_inputs_first
+from virgo.network.modules import fans_of, is_linear, preserved
 from virgo.network.probe import DefaultLoss, Loss, Pass, observe, with_gradients
 from virgo.network.trace import Trace
 from virgo.plans import Plan, Row
@@ -196,8 +196,7 @@ def _matrices(study: Study, path: str, layer: nn.Module) -> list[Row]:
         if isinstance(owner, (nn.Embedding, nn.LayerNorm)):
             continue
         shape = tuple(parameter.shape)
-        in_first = stores_inputs_first(owner)
-        fan_in, fan_out = (shape[-2], shape[-1]) if in_first else (shape[-1], shape[-2])
+        fan_in, fan_out, in_first = fans_of(owner, shape)
         rows.append(Row(path, full, shape, fan_in, fan_out, 1.0, 1.0, in_first=in_first))
     return rows
 

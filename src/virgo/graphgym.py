@@ -102,7 +102,7 @@ class _Call:
         self.true: Tensor | None = None
 
     def forward(self, network: nn.Module, data: Any) -> Tensor:
-        data.split = "train"
+        data.split = "train"  # the data are a copy, as its layers write into them
         predicted: Tensor
         predicted, self.true = network(data)
         return predicted

@@ -25,7 +25,6 @@ from virgo.diagnostics.measurement import (
     with_ratios,
 )
 from virgo.errors import LayerError
-from virgo.network.bare_weights import bare_weights_called
 from virgo.network.inputs import Inputs
 from virgo.network.modules import arguments_of, float_tensors, hooked, received
 from virgo.network.probe import Loss, gradient_norm, variance
@@ -53,8 +52,8 @@ def measure_units(subject: PreparedModel, plan: Plan | None, loss: Loss | None) 
             plan.apply_(model)
         prepared = subject.inputs.prepared_for(model)
         probe = _UnitProbe(model, prepared)
-        with bare_weights_called(probe.units.values()), hooked(probe.hooks()):
-            seen = profile(model, prepared, subject.forward, loss)
+        with hooked(probe.hooks()):
+            seen = profile(model, prepared, subject.forward, loss, probe.units)
         norms = weight_norms(model)
     if not seen.calls:
         raise LayerError(

@@ -19,13 +19,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from virgo.layers import is_message_passing
+from virgo.network.modules import PARAMETER_CONTAINERS
 
 #: Names of the functions that multiply with a matrix.
 _PRODUCTS = frozenset(
     "matmul __matmul__ __rmatmul__ mm bmm addmm addbmm baddbmm _sparse_mm inner tensordot "  # noqa: SIM905
     "linear bilinear einsum".split()
 )
-_CONTAINERS = (nn.ParameterList, nn.ParameterDict)
 
 
 class BareWeight(nn.Module):
@@ -61,7 +61,7 @@ def bare_weights(path: str, module: nn.Module) -> dict[str, BareWeight]:
     Returns:
         Modules by the names of the parameters.
     """
-    if not isinstance(module, _CONTAINERS):
+    if not isinstance(module, PARAMETER_CONTAINERS):
         is_library = type(module).__module__.startswith(("torch.nn.", "torch_geometric."))
         others = (part for part in module.modules() if part is not module)
         if is_library or (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import random
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
@@ -22,6 +22,8 @@ from virgo.layers import is_layer
 from virgo.network.dgl_graphs import is_dgl_graph
 from virgo.network.inputs import Forward, Inputs, run
 
+#: Modules that only hold parameters, and are never called.
+PARAMETER_CONTAINERS = (nn.ParameterList, nn.ParameterDict)
 _CACHES = ("_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h")
 
 
@@ -442,9 +444,19 @@ def is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or type(module).__name__ == "Linear"
 
 
-def stores_inputs_first(owner: nn.Module) -> bool:
-    """Whether a module's matrices are ``[in, out]``, to be multiplied with as ``x @ weight``."""
-    # PyTorch's and PyG's Linear have [out, in]; PyG's other parameters, and people's own, do not
-    if isinstance(owner, (nn.ParameterList, nn.ParameterDict)):
-        return True
-    return not (is_linear(owner) or type(owner).__module__.startswith("torch.nn."))
+def fans_of(owner: nn.Module, shape: Sequence[int]) -> tuple[int, int, bool]:
+    """How a module multiplies with a matrix of its own, by its kind.
+
+    Args:
+        owner: the module that holds the matrix.
+        shape: of the matrix.
+
+    Returns:
+        Its inputs, its outputs, and whether it is ``[in, out]``, for ``x @ weight``.
+    """
+    # PyTorch's modules and PyG's Linear have [out, in]; PyG's other parameters, and people's own,
+    # which a container holds too, are [in, out]
+    out_first = is_linear(owner) or type(owner).__module__.startswith("torch.nn.")
+    if out_first and not isinstance(owner, PARAMETER_CONTAINERS):
+        return shape[-1], shape[-2], False
+    return shape[-2], shape[-1], True

@@ -153,7 +153,11 @@ def as_in_training(model: nn.Module, *, weights: bool = False) -> Iterator[None]
 
 
 def profile(
-    model: nn.Module, inputs: Inputs, forward: Forward | None = None, loss: Loss | None = None
+    model: nn.Module,
+    inputs: Inputs,
+    forward: Forward | None = None,
+    loss: Loss | None = None,
+    units: dict[str, nn.Module] | None = None,
 ) -> Profile:
     """Run ``model`` forward and backward once and record every call of every unit.
 
@@ -164,14 +168,14 @@ def profile(
         inputs: prepared for the model.
         forward: how to call the model.
         loss: what to run backward from; without it only the signal is recorded.
+        units: of :func:`units_of`, where they have hooks already.
 
     Returns:
         The profile of the pass.
     """
-    recorder = _Recorder(model)
+    recorder = _Recorder(model, units or units_of(model))
     context = torch.enable_grad() if loss is not None else torch.no_grad()
-    units = recorder.units.values()
-    with context, bare_weights_called(units), hooked(recorder.hooks()):
+    with context, bare_weights_called(recorder.units.values()), hooked(recorder.hooks()):
         name = type(model).__name__
         with noticed(model, inputs.data, forward):
             output = call_users_code(name, lambda: run(model, inputs.data, forward), model)
@@ -189,8 +193,8 @@ def profile(
 class _Recorder:
     """Hooks on every unit and every norm, which write one :class:`Profile`."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model, self.units = model, units_of(model)
+    def __init__(self, model: nn.Module, units: dict[str, nn.Module]) -> None:
+        self.model, self.units = model, units
         self.result = Profile([])
         self.outputs: dict[object, int] = {}  # autograd node -> the call that returned it
         self.norms: set[object] = set()  # autograd nodes of what norms returned

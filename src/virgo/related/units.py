@@ -10,7 +10,7 @@ from virgo.balance import Unit, find_units
 from virgo.errors import GraphError, LayerError
 from virgo.network.graph_inputs import GraphInputs
 from virgo.network.inputs import Forward, Inputs
-from virgo.network.modules import stores_inputs_first
+from virgo.network.modules import fans_of
 from virgo.network.probe import Loss
 from virgo.plans import Plan, Row
 from virgo.rules import Method, WithoutGraph
@@ -111,7 +111,7 @@ def accounted(
 
 def _row(request: PlanRequest, gain: float, path: str, name: str) -> Row:
     shape = tuple(request.model.get_parameter(name).shape)
-    in_first = stores_inputs_first(request.model.get_submodule(name.rpartition(".")[0]))
-    fan_in, fan_out = (shape[-2], shape[-1]) if in_first else (shape[-1], shape[-2])
+    owner = request.model.get_submodule(name.rpartition(".")[0])
+    fan_in, fan_out, in_first = fans_of(owner, shape)
     variance = request.method.rule(WithoutGraph(fan_in, fan_out, gain))
     return Row(path, name, shape, fan_in, fan_out, 1.0, variance, in_first=in_first)
